@@ -1,0 +1,207 @@
+"""The verifier in plain torch: the meaning of the Triton kernel, and the backend of CPU servers.
+
+Works in the dtype of ``target_probs``, so float64 inputs give exact enumerations. A loop over requests and visited
+nodes; a row of V is read only for a nucleus test that needs it and for the last draw.
+"""
+
+import math
+
+import torch
+
+from nsd_sglang.kernels.types import VerifyInputs, VerifyResult
+
+# mass_above(x) <= 1 - p(x), so p(x) > 1 - theta puts x in the nucleus without a pass over the row. The margin covers the
+# rounding of a float32 row sum.
+CERTAIN_MARGIN = 1e-5
+
+
+def verify_tree_torch(inputs: VerifyInputs) -> VerifyResult:
+    """Verify on any device; on a GPU it waits for the device (the Triton backend does not)."""
+    device, real = inputs.target_probs.device, inputs.target_probs.dtype
+    batch, nodes, _ = inputs.target_probs.shape
+    request = _Requests(inputs)
+
+    predict = [0] * (batch * nodes)
+    accept_index = [[-1] * inputs.max_depth for _ in range(batch)]
+    num_correct_drafts, rescued, tv_bound = [0] * batch, [0] * batch, [0.0] * batch
+    for b in range(batch):
+        node, depth = 0, 0
+        accept_index[b][0] = b * nodes
+        while True:
+            children = request.children(b, node) if depth < inputs.max_depth - 1 else []
+            row = inputs.target_probs[b, node]
+            if not children:
+                token = _draw(row, None, request.final_coins[b])
+                break
+            accepted, reject_all, residual = request.sd_test(b, node, row, children)
+            if request.threshold[b] > 0.0:
+                tv_bound[b] += reject_all if request.epsilon is None else min(reject_all, request.epsilon[b])
+                if accepted is None:
+                    accepted = request.gate(b, node, row, children, reject_all)
+                    rescued[b] += accepted is not None
+            if accepted is None:
+                token = _draw(row, residual, request.final_coins[b])
+                break
+            predict[b * nodes + node] = request.candidates[b][accepted]
+            node, depth = accepted, depth + 1
+            accept_index[b][depth] = b * nodes + node
+        predict[b * nodes + node] = token
+        num_correct_drafts[b] = depth
+
+    def int32(values, *shape):
+        return torch.tensor(values, dtype=torch.int32, device=device).reshape(shape)
+
+    return VerifyResult(
+        predict=int32(predict, batch * nodes),
+        accept_index=int32(accept_index, batch, inputs.max_depth),
+        num_correct_drafts=int32(num_correct_drafts, batch),
+        rescued=int32(rescued, batch),
+        tv_bound=torch.tensor(tv_bound, dtype=real, device=device),
+    )
+
+
+class _Requests:
+    """The small tensors as Python lists, and the tests of one node."""
+
+    def __init__(self, inputs: VerifyInputs):
+        def listed(tensor):
+            return None if tensor is None else tensor.tolist()
+
+        self.inputs = inputs
+        _, self.nodes, self.vocab = inputs.target_probs.shape
+        self.candidates = inputs.candidates.tolist()
+        self.next_token = inputs.retrieve_next_token.tolist()
+        self.next_sibling = inputs.retrieve_next_sibling.tolist()
+        self.coins = inputs.coins.tolist()
+        self.final_coins = inputs.final_coins.tolist()
+        self.threshold = inputs.threshold.tolist()
+        self.gate_coins = listed(inputs.gate_coins)
+        # A NaN or negative budget allows nothing.
+        self.epsilon = None if inputs.epsilon is None else [e if e > 0.0 else 0.0 for e in inputs.epsilon.tolist()]
+        self.protected = listed(inputs.protected)
+
+    def children(self, b: int, node: int) -> list[int]:
+        """Nodes of the children in draw order; at most N - 1, so that cyclic links end."""
+        found: list[int] = []
+        child = self.next_token[b][node]
+        while 0 <= child < self.nodes and len(found) < self.nodes - 1:
+            found.append(child)
+            child = self.next_sibling[b][child]
+        return found
+
+    def sd_test(self, b, node, row, children):
+        """The SD test of all children.
+
+        Returns the accepted child or None, the probability w given these children that SD rejects all of them (not
+        computed, hence meaningless, if the threshold is 0), and the residual as (ids, values, scale): `values` at
+        `ids`, `scale` times p elsewhere.
+        """
+        tokens = [self.candidates[b][child] for child in children]
+        if self.inputs.proposals is None:
+            return self._point_mass(b, node, row, children, tokens)
+        return self._recursive_rejection(b, node, row, children, tokens)
+
+    def _point_mass(self, b, node, row, children, tokens):
+        coin, covered, accepted, seen = self.coins[b][node], 0.0, None, []
+        for child, token in zip(children, tokens):
+            if not 0 <= token < self.vocab or token in seen:
+                continue
+            seen.append(token)
+            mass = _mass(row[token].item())
+            covered += mass
+            # Strict, where SGLang's tree kernel has <=: a coin of 0.0 must not accept a token without mass.
+            if accepted is None and mass > 0.0 and coin < covered:
+                accepted = child
+        ids = torch.tensor(seen, dtype=torch.int64, device=row.device)
+        values = torch.zeros(len(seen), dtype=row.dtype, device=row.device)
+        return accepted, min(max(1.0 - covered, 0.0), 1.0), (ids, values, 1.0)
+
+    def _recursive_rejection(self, b, node, row, children, tokens):
+        """Recursive rejection over the candidates only: elsewhere the residual stays proportional to p."""
+        sparse, sibling_coins = self.inputs.proposals, self.inputs.sibling_coins
+        ids, q = sparse.ids[b, node], sparse.probs[b, node]
+        q = torch.where((q > 0) & (q <= 1) & (ids >= 0) & (ids < self.vocab), q, 0)
+        r = row[torch.where(q > 0, ids, 0)]
+        r = torch.where((q > 0) & (r > 0) & (r < math.inf), r, 0)
+        slots = {token: slot for slot, (token, prob) in enumerate(zip(ids.tolist(), q.tolist())) if prob > 0}
+        ids = torch.where(q > 0, ids, -1)
+        elsewhere = max(1.0 - r.sum().item(), 0.0)
+        scale, total, accepted, reject_all = 1.0, 1.0, None, 1.0
+        for rank, (child, token) in enumerate(zip(children, tokens)):
+            slot = slots.pop(token, None)
+            if slot is None or (rank > 0 and sibling_coins is None):
+                continue  # Skipping a proposal, whatever its law, leaves the residual exact.
+            if total <= 0.0:
+                break
+            if total != 1.0:  # Normalise late: a chain's residual (p - q)+ then stays free of rounding.
+                r, scale, elsewhere, total = r / total, scale / total, elsewhere / total, 1.0
+            coin = self.inputs.coins[b, node] if rank == 0 else sibling_coins[b, child]
+            # In the dtype of the tensors, and the comparison of SGLang's chain sampler: same coins, same decisions.
+            if accepted is None and r[slot] > 0 and coin * q[slot] < r[slot]:
+                accepted = child
+                if not self.threshold[b] > 0.0:
+                    break
+            reject_all *= 1.0 - min(r[slot].item() / q[slot].item(), 1.0)
+            r = (r - q).clamp_min(0)
+            total = r.sum().item() + elsewhere
+            q = q.clone()
+            q[slot] = 0
+            left = q.sum()
+            if left > 0:
+                q = q / left
+        return accepted, reject_all, (ids, r, scale)
+
+    def gate(self, b, node, row, children, reject_all):
+        """First child in the nucleus, unless the budget coin says no. Called when the SD test failed everywhere."""
+        # Equal to coin < min(1, epsilon / w), without the division by a w that may be 0.
+        if self.epsilon is not None and not self.gate_coins[b][node] * reject_all < self.epsilon[b]:
+            return None
+        theta = self.threshold[b]
+        outside = (0.0, 0)  # likeliest token found outside the nucleus, as (p, -id)
+        for child in children:
+            token = self.candidates[b][child]
+            if not 0 <= token < self.vocab or (self.protected is not None and token in self.protected[b]):
+                continue
+            mass = _mass(row[token].item())
+            # The nucleus is an upper set: a token below one that is outside is outside too.
+            if mass <= 0.0 or mass < outside[0] or (mass == outside[0] and -token <= outside[1]):
+                continue
+            if theta >= 1.0 or mass > 1.0 - theta + CERTAIN_MARGIN:
+                return child
+            above = torch.where(row > mass, row, 0).sum()
+            if self.inputs.ordered_ties:
+                above = above + (row[:token] == mass).sum() * mass
+            if above < theta:
+                return child
+            outside = (mass, -token)
+        return None
+
+
+def _mass(p: float) -> float:
+    return p if 0.0 < p < math.inf else 0.0
+
+
+def _draw(row, residual, coin: float) -> int:
+    """Inverse CDF in token-id order of the residual, or of the row itself if there is none."""
+    values = row
+    if residual is not None:
+        ids, altered, scale = residual
+        values = row * scale if scale != 1.0 else row.clone()
+        values[ids[ids >= 0]] = altered[ids >= 0]
+    if not torch.isfinite(row.sum()) and not torch.isfinite(row).all():
+        return _argmax_finite(row)
+    sums = values.clamp_min(0).cumsum(0)
+    total = sums[-1].item()
+    if not 0.0 < total < math.inf:
+        return _argmax_finite(row) if residual is None else _draw(row, None, coin)
+    # right=True: the first token whose cumulative mass exceeds the coin's, so it has mass. A NaN coin counts as 0.
+    token = torch.searchsorted(sums, coin * total if coin > 0.0 else 0.0, right=True).item()
+    if token < len(sums):
+        return token
+    # The coin rounded up to the total: the last token with mass.
+    return values.gt(0).nonzero()[-1].item()
+
+
+def _argmax_finite(row) -> int:
+    finite = torch.isfinite(row)
+    return torch.where(finite, row, -math.inf).argmax().item() if finite.any() else 0
