@@ -1,0 +1,40 @@
+"""Entry point `sglang.srt.plugins`: SGLang calls `load` once in every process before it parses server arguments."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+logger = logging.getLogger(__name__)
+
+
+def load() -> None:
+    """Register NSD, or say in one line why not and leave SGLang as it is.
+
+    A command line that asks for NSD cannot be served then and ends with that line and exit code 2.
+    """
+    from nsd_sglang import seams
+
+    reason = seams.first_drift()
+    if reason is not None:
+        message = f"NSD is not registered: {reason}. {seams.SUPPORTED}. Run `nsd-sglang check` for the whole table"
+        if _asked_for():
+            print(f"sglang: error: {message}", file=sys.stderr)
+            raise SystemExit(2)
+        logger.warning(message)
+        return
+
+    from nsd_sglang import algorithm
+    from nsd_sglang.patches import command_line, create_worker
+
+    algorithm.register()
+    command_line.install()
+    create_worker.install()
+
+
+def _asked_for() -> bool:
+    words = [word.upper() for word in sys.argv]
+    return "--SPECULATIVE-ALGORITHM=NSD" in words or any(
+        name in ("--SPECULATIVE-ALGORITHM", "--SPECULATIVE-ALGO") and value == "NSD"
+        for name, value in zip(words, words[1:])
+    )

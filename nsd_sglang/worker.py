@@ -1,0 +1,75 @@
+"""SGLang's V2 speculative workers with nucleus acceptance.
+
+Drafting, target forward, radix cache, KV bookkeeping, overlap scheduling, the grammar barrier and the broadcast over
+tensor-parallel ranks are the base class's. A batch whose requests are all greedy takes SGLang's greedy path.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sglang.srt.runtime_context import get_spec
+from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
+from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWorkerV2
+from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
+
+from nsd_sglang.acceptance import NucleusAcceptance
+from nsd_sglang.drafting import SampledDrafting
+from nsd_sglang.kernels.types import Proposals
+from nsd_sglang.options import NSDOptions
+from nsd_sglang.patches import draft_proposals, verify_kernels
+
+
+def nsd_worker_class(base: type, options: NSDOptions) -> type:
+    """The worker class that SGLang chose for the drafter's algorithm, with NSD's acceptance.
+
+    Raises TypeError for a class NSD was not written for (a platform's own replacement worker, for instance).
+    """
+    if base not in (EAGLEWorkerV2, MultiLayerEagleWorkerV2, StandaloneWorkerV2):
+        raise TypeError(f"NSD subclasses SGLang's EAGLE and standalone workers, this server uses {base.__qualname__}")
+    return type(f"NSD{base.__name__}", (_NSDWorker, base), {"nsd_options": options, "__module__": __name__})
+
+
+class _NSDWorker:
+    """Mixed in before one of SGLang's workers; `nsd_options` is set by `nsd_worker_class`."""
+
+    nsd_options: NSDOptions
+
+    def __init__(self, server_args: Any, gpu_id: int, nccl_port: int, target_worker: Any):
+        spec = get_spec()
+        self._acceptance = NucleusAcceptance(self.nsd_options)
+        verify_kernels.install(self._acceptance)
+        self._sampled = spec.speculative_use_rejection_sampling
+        if self._sampled:
+            draft_proposals.install(SampledDrafting(spec.speculative_eagle_topk, self.nsd_options.candidates))
+        with self._stock_sampler_checks_off():
+            super().__init__(server_args, gpu_id, nccl_port, target_worker)
+
+    def alloc_memory_pool(self, *args: Any, **kwargs: Any) -> Any:
+        with self._stock_sampler_checks_off():
+            return super().alloc_memory_pool(*args, **kwargs)
+
+    def verify(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        self._acceptance.begin(batch, self._take_proposals(batch.spec_info, batch))
+        return super().verify(batch, *args, **kwargs)
+
+    def _take_proposals(self, verify_input: Any, batch: Any) -> Proposals | None:
+        """The proposals that `patches.draft_proposals` left on the verify input, as target token ids."""
+        proposals = verify_input.draft_probs
+        if not isinstance(proposals, Proposals):
+            return None
+        hot_token_id = getattr(self._draft_worker, "hot_token_id", None)
+        if hot_token_id is not None:
+            # A reduced draft vocabulary; padding (-1, probability 0) stays outside the target's.
+            mapped = hot_token_id[proposals.ids.clamp_min(0)]
+            proposals = proposals._replace(ids=torch.where(proposals.ids < 0, -1, mapped))
+        # eagle_sample insists on a q as wide as the target's vocabulary and hands it on unread.
+        vocabulary = self.target_worker.model_config.vocab_size
+        verify_input.draft_probs = proposals.probs.new_empty(1).expand(len(batch.seq_lens), 1, vocabulary)
+        return proposals
+
+    def _stock_sampler_checks_off(self) -> Any:
+        """SGLang's chain sampler refuses trees and reduced vocabularies while a worker is built; NSD's verifier takes
+        both, so its flag is read as off until the worker stands."""
+        return get_spec().override(speculative_use_rejection_sampling=False)
