@@ -1,0 +1,88 @@
+"""The platform object: what SGLang asks about the device, and where the torch functions are installed."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from sglang.srt.platforms.cpu import CpuDeviceMixin
+from sglang.srt.platforms.device_mixin import PlatformEnum
+from sglang.srt.platforms.interface import SRTPlatform
+
+logger = logging.getLogger(__name__)
+
+ATTENTION_BACKEND = "torch_native"
+SPECULATIVE_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NSD")
+
+
+class CpuPlatform(CpuDeviceMixin, SRTPlatform):
+    """Serves with PyTorch alone, out of tree as far as SGLang is concerned.
+
+    The default capabilities stand (no Triton, no graph capture), so that SGLang picks its torch code paths; what has no
+    torch code path is assigned from `nsd_sglang.patches.cpu_*` in `init_backend`.
+    """
+
+    _enum = PlatformEnum.OOT
+
+    def __init__(self) -> None:
+        # A few small functions of SGLang are decorated with torch.compile. On a CPU that means a C++ compiler and tens
+        # of seconds within the first requests, to save microseconds. Read when the decorators run, so set this early.
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+
+    def get_device(self, device_id: int = 0) -> str:
+        """Always "cpu". SGLang compares this with strings, so it is no `torch.device`."""
+        return "cpu"
+
+    def get_default_attention_backend(self) -> str:
+        return ATTENTION_BACKEND
+
+    def apply_server_args_defaults(self, server_args) -> None:
+        if server_args.attention_backend is None:
+            server_args.attention_backend = ATTENTION_BACKEND
+
+    def get_compile_backend(self, mode: str | None = None) -> str:
+        return "eager"
+
+    def supports_speculative_algorithm(self, algorithm: str) -> bool:
+        return algorithm in SPECULATIVE_ALGORITHMS
+
+    def get_speculative_cache_locs_fn(self):
+        from nsd_sglang.platforms.cpu_slots import assign_extend_cache_locs
+
+        return assign_extend_cache_locs
+
+    def get_kv_pool_cls(self, *, kind: str) -> type | None:
+        if kind != "mha":
+            return None
+        from nsd_sglang.platforms.cpu_kv_pool import CpuMHATokenToKVPool
+
+        return CpuMHATokenToKVPool
+
+    def init_backend(self) -> None:
+        """Called while `model_runner` is being imported in a process that runs models.
+
+        Raises:
+            RuntimeError: a symbol could not be assigned; the message names it.
+        """
+        from nsd_sglang.patches import cpu_sampling, cpu_slots, cpu_trees
+        from nsd_sglang.platforms.install import install
+
+        count = install(*cpu_slots.ASSIGNMENTS, *cpu_trees.ASSIGNMENTS, *cpu_sampling.ASSIGNMENTS)
+        register_attention()
+        logger.info("CPU platform: %d torch functions in place of kernels", count)
+
+
+def register_attention() -> None:
+    """Register `CpuAttention` as SGLang's `torch_native` backend, and as its draft backend."""
+    from sglang.srt.layers.attention.attention_registry import register_attention_backend
+    from sglang.srt.speculative import draft_utils
+
+    from nsd_sglang.patches.cpu_draft_backend import create_backend
+
+    @register_attention_backend(ATTENTION_BACKEND)
+    def create(runner):
+        from nsd_sglang.platforms.cpu_attention import CpuAttention
+
+        return CpuAttention(runner)
+
+    draft_utils.DraftBackendFactory._create_backend = create_backend(draft_utils.DraftBackendFactory._create_backend)
