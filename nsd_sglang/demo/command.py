@@ -1,0 +1,163 @@
+"""``nsd-sglang demo``: plain decoding, stock EAGLE and NSD on one small real model, one server after the other."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+from nsd_sglang.demo.cache import DemoError, default_cache_dir
+
+# HumanEval's size, known without loading it.
+NUM_PROBLEMS = 164
+WARM_UP_PROMPTS = 2
+SHOWN_ANSWERS = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the demo's options to ``parser``; every bad value is refused while parsing or by :func:`run`, before any work."""
+    most = NUM_PROBLEMS - WARM_UP_PROMPTS
+    option = parser.add_argument
+    option("--json", type=Path, metavar="FILE", help="also write all figures, answers and commands to FILE")
+    option("--num-prompts", type=_number(int, 1, most), default=20, metavar="N", help=f"timed prompts, 1 to {most} (default 20)")
+    option("--concurrency", type=_number(int, 1, 64), default=1, metavar="C", help="requests at a time, 1 to 64 (default 1)")
+    option("--max-new-tokens", type=_number(int, 2, 1024), default=64, metavar="T", help="tokens per answer, 2 to 1024 (default 64)")
+    option("--threshold", type=_number(float, 0, 1), default=0.95, help="NSD's nucleus threshold, 0 to 1 (default 0.95)")
+    option("--temperature", type=_number(float, 0, 2), default=1.0, help="sampling temperature, 0 to 2 (default 1)")
+    option("--seed", type=_number(int, 0, 2**31 - 1), default=0, help="the servers' random seed (default 0)")
+    option("--num-steps", type=_number(int, 1, 8), default=3, help="depth of the draft tree, 1 to 8 (default 3)")
+    option("--eagle-topk", type=_number(int, 1, 8), default=3, help="children per node of the draft tree, 1 to 8 (default 3)")
+    option("--num-draft-tokens", type=_number(int, 2, 64), default=10, help="nodes of the draft tree, 2 to 64 (default 10)")
+    option("--cache-dir", type=Path, default=None, help=f"model, prompts and logs (default {default_cache_dir()})")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo. Returns the exit code: 0, 1 after a failure, 2 for a bad option, 130 or 143 after Ctrl-C or SIGTERM."""
+    problem = _check(args)
+    if problem:
+        return _fail(problem, 2)
+    try:
+        with _signals_as_exit():
+            return _run(args)
+    except DemoError as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted; every server it started is gone", 130)
+
+
+def _run(args: argparse.Namespace) -> int:
+    # Imported here: `nsd-sglang --help` and a refused option need none of it.
+    from transformers import AutoTokenizer
+
+    from nsd_sglang.demo import model, prompts, report
+    from nsd_sglang.demo.measure import measure
+    from nsd_sglang.demo.server import Server
+
+    cache = (args.cache_dir or default_cache_dir()).resolve()
+    target = model.prepare_target(cache)
+    head = model.prepare_head(cache, target)
+    problems = prompts.load_problems(prompts.prepare_problems(cache))
+    requests = prompts.chat_prompts(problems, AutoTokenizer.from_pretrained(target))
+    # The timed prompts are the first ones, the warm-up ones the last, so no arm finds a timed prompt in its cache.
+    timed, warm_up = requests[: args.num_prompts], requests[-WARM_UP_PROMPTS:]
+    sampling = {"temperature": args.temperature, "max_new_tokens": args.max_new_tokens}
+
+    logs = cache / "logs" / time.strftime(f"%Y%m%d-%H%M%S-{os.getpid()}")
+    measured = []
+    for name, arguments in server_arguments(args, target, head).items():
+        log = logs / f"{name.split()[0].lower()}.log"
+        with Server(name, arguments, log) as server:
+            measured.append(measure(server, timed, warm_up, sampling, args.concurrency))
+    plain, stock, nsd = measured
+
+    settings = {key: value for key, value in vars(args).items() if isinstance(value, (int, float))}
+    print(f"\n{report.table(plain, stock, nsd)}\n\n{report.explanation(settings)}\n")
+    width = shutil.get_terminal_size().columns
+    for index in range(min(SHOWN_ANSWERS, args.num_prompts)):
+        print(f"Prompt {index + 1}: complete {_function_name(problems[index])}\n")
+        print(report.side_by_side(plain.answers[index].text, nsd.answers[index].text, plain.name, nsd.name, width) + "\n")
+    if args.json:
+        report.write_json(args.json, report.document(settings, plain, stock, nsd))
+        print(f"All figures: {args.json}")
+    return 0
+
+
+def server_arguments(args: argparse.Namespace, target: Path, head: Path) -> dict[str, list[str]]:
+    """The three arms by name, each with its arguments of launch_server: they differ in the speculative flags alone."""
+    common = ["--model-path", str(target), "--dtype", "bfloat16", "--random-seed", str(args.seed)]
+    common += ["--context-length", "4096", "--max-total-tokens", str(4096 + 2048 * args.concurrency)]
+    tree = ["--speculative-draft-model-path", str(head), "--speculative-num-steps", str(args.num_steps)]
+    tree += ["--speculative-eagle-topk", str(args.eagle_topk), "--speculative-num-draft-tokens", str(args.num_draft_tokens)]
+    return {
+        "plain": common,
+        "stock EAGLE": [*common, "--speculative-algorithm", "EAGLE", *tree],
+        f"NSD {args.threshold:g}": [*common, "--speculative-algorithm", "NSD", "--nsd-threshold", str(args.threshold), *tree],
+    }
+
+
+def _number(kind: type, low: float, high: float) -> Callable[[str], float]:
+    """An argparse type: a number of ``kind`` within [low, high]; argparse adds the option's name to the error."""
+    word = "a whole number" if kind is int else "a number"
+
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not accepted; give {word} from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _check(args: argparse.Namespace) -> str | None:
+    """The first thing wrong with options that are each well-formed, as one line; None when nothing is."""
+    steps, topk, nodes = args.num_steps, args.eagle_topk, args.num_draft_tokens
+    if topk == 1 and nodes != steps + 1:
+        return f"--num-draft-tokens {nodes}: with --eagle-topk 1 it is --num-steps plus one, {steps + 1}"
+    # The first step proposes topk tokens, every later one topk for each of the topk kept; the root counts as well.
+    most = 1 + topk + (steps - 1) * topk * topk
+    if nodes > most:
+        return f"--num-draft-tokens {nodes}: a tree of {steps} steps with topk {topk} has at most {most}"
+    if args.json and (args.json.is_dir() or not _writable(args.json.absolute().parent)):
+        return f"--json {args.json}: give a file in an existing directory that can be written to"
+    cache = (args.cache_dir or default_cache_dir()).absolute()
+    if not _writable(next(path for path in (cache, *cache.parents) if path.exists())):
+        return f"--cache-dir {cache}: give a directory that can be created and written to"
+    return None
+
+
+def _writable(directory: Path) -> bool:
+    return directory.is_dir() and os.access(directory, os.W_OK)
+
+
+def _function_name(code: str) -> str:
+    """The name of the last function that a HumanEval problem starts: the one to be completed."""
+    return [line for line in code.splitlines() if line.startswith("def ")][-1][4:].split("(")[0]
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"nsd-sglang demo: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+@contextmanager
+def _signals_as_exit():
+    """Let SIGTERM and SIGHUP unwind like an exception, so that ``with`` blocks stop their servers."""
+
+    def leave(number, _frame):
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
