@@ -28,6 +28,8 @@ SMALL = (
     *("--log-level", "info"),
 )
 
+LAUNCH = ("-m", "sglang.launch_server")
+
 
 class Server:
     """A running server. `url` is its address, `log` the file with its output."""
@@ -66,19 +68,22 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve(model: str, *args: str, log: Path, env: dict[str, str] | None = None, timeout: float = 180, small: bool = True):
-    """Start `python -m sglang.launch_server` and yield a `Server` once it is healthy.
+def serve(
+    model: str,
+    *args: str,
+    log: Path,
+    env: dict[str, str | None] | None = None,
+    timeout: float = 180,
+    entry: tuple[str, ...] = LAUNCH,
+):
+    """Start a server and yield a `Server` once it is healthy.
 
     args: further command-line arguments; they come after the small defaults and win over them.
     env: additions to the environment; a value of None removes the variable.
+    entry: what python runs; a script instead of `-m sglang.launch_server` can prepare the launching process.
     """
     port = free_port()
-    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", model, "--host", "127.0.0.1"]
-    command += ["--port", str(port), *(SMALL if small else ()), *map(str, args)]
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=_environment(env or {}), start_new_session=True
-        )
+    process = _launch(entry, model, port, args, env, log)
     server = Server(f"http://127.0.0.1:{port}", log, process)
     try:
         _wait_until_healthy(server, timeout)
@@ -87,14 +92,9 @@ def serve(model: str, *args: str, log: Path, env: dict[str, str] | None = None, 
         stop(process)
 
 
-def run_to_exit(model: str, *args: str, log: Path, env: dict[str, str] | None = None, timeout: float = 120) -> int:
+def run_to_exit(model: str, *args: str, log: Path, env: dict[str, str | None] | None = None, timeout: float = 120) -> int:
     """Start a server that is expected to refuse its arguments; returns the exit code, the output lies in `log`."""
-    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", model, "--host", "127.0.0.1"]
-    command += ["--port", str(free_port()), *SMALL, *map(str, args)]
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=_environment(env or {}), start_new_session=True
-        )
+    process = _launch(LAUNCH, model, free_port(), args, env, log)
     try:
         return process.wait(timeout)
     finally:
@@ -120,8 +120,18 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
+def _launch(entry, model, port, args, env, log) -> subprocess.Popen:
+    command = [sys.executable, *entry, "--model-path", model, "--host", "127.0.0.1", "--port", str(port)]
+    command += [*SMALL, *map(str, args)]
+    with open(log, "wb") as output:
+        return subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=_environment(env or {}), start_new_session=True
+        )
+
+
 def _environment(extra: dict[str, str | None]) -> dict[str, str]:
-    defaults = {"OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    # One thread: a tiny model gains nothing from a second, and two threads wait for each other on a busy machine.
+    defaults = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     merged = {**defaults, **os.environ, **extra}
     return {k: v for k, v in merged.items() if v is not None}
 
