@@ -13,6 +13,7 @@ from nsd_sglang.kernels.types import VerifyInputs, VerifyResult
 # mass_above(x) <= 1 - p(x), so p(x) > 1 - theta puts x in the nucleus without a pass over the row. The margin covers the
 # rounding of a float32 row sum.
 CERTAIN_MARGIN = 1e-5
+TINY = 1e-30  # keeps 0 / 0 out of the renormalised q once its last candidate has been tried
 
 
 def verify_tree_torch(inputs: VerifyInputs) -> VerifyResult:
@@ -79,6 +80,17 @@ class _Requests:
         # A NaN or negative budget allows nothing.
         self.epsilon = None if inputs.epsilon is None else [e if e > 0.0 else 0.0 for e in inputs.epsilon.tolist()]
         self.protected = listed(inputs.protected)
+        if inputs.proposals is not None:
+            self._gather_candidates(*inputs.proposals)
+
+    def _gather_candidates(self, ids, probs):
+        """Candidates of all nodes: ids (-1 for padding), q and p there, and the mass of p elsewhere."""
+        kept = (probs > 0) & (probs <= 1) & (ids >= 0) & (ids < self.vocab)
+        p = self.inputs.target_probs.gather(2, torch.where(kept, ids, 0))
+        self.ids = torch.where(kept, ids, -1)
+        self.q = torch.where(kept, probs, 0)
+        self.r = torch.where(kept & (p > 0) & (p < math.inf), p, 0)
+        self.elsewhere = (1.0 - self.r.sum(2)).clamp_min(0).tolist()
 
     def children(self, b: int, node: int) -> list[int]:
         """Nodes of the children in draw order; at most N - 1, so that cyclic links end."""
@@ -118,38 +130,41 @@ class _Requests:
 
     def _recursive_rejection(self, b, node, row, children, tokens):
         """Recursive rejection over the candidates only: elsewhere the residual stays proportional to p."""
-        sparse, sibling_coins = self.inputs.proposals, self.inputs.sibling_coins
-        ids, q = sparse.ids[b, node], sparse.probs[b, node]
-        q = torch.where((q > 0) & (q <= 1) & (ids >= 0) & (ids < self.vocab), q, 0)
-        r = row[torch.where(q > 0, ids, 0)]
-        r = torch.where((q > 0) & (r > 0) & (r < math.inf), r, 0)
-        slots = {token: slot for slot, (token, prob) in enumerate(zip(ids.tolist(), q.tolist())) if prob > 0}
-        ids = torch.where(q > 0, ids, -1)
-        elsewhere = max(1.0 - r.sum().item(), 0.0)
-        scale, total, accepted, reject_all = 1.0, 1.0, None, 1.0
+        sibling_coins = self.inputs.sibling_coins
+        ids, q, r, elsewhere = self.ids[b, node], self.q[b, node], self.r[b, node], self.elsewhere[b][node]
+        slots = {token: slot for slot, token in enumerate(ids.tolist()) if token >= 0}
+        scale, total, accepted, reject_all, tried = 1.0, 1.0, None, 1.0, None
         for rank, (child, token) in enumerate(zip(children, tokens)):
             slot = slots.pop(token, None)
             if slot is None or (rank > 0 and sibling_coins is None):
                 continue  # Skipping a proposal, whatever its law, leaves the residual exact.
-            if total <= 0.0:
-                break
-            if total != 1.0:  # Normalise late: a chain's residual (p - q)+ then stays free of rounding.
-                r, scale, elsewhere, total = r / total, scale / total, elsewhere / total, 1.0
+            if tried is not None:  # Move r and q past the last failure, normalised.
+                r, total = self._subtract(r, q, elsewhere)
+                if total <= 0.0:
+                    return accepted, reject_all, (ids, r, scale)
+                r, scale, elsewhere = r / total, scale / total, elsewhere / total
+                q = q.clone()
+                q[tried] = 0
+                q = q / q.sum().clamp_min(TINY)
+            tried = slot
             coin = self.inputs.coins[b, node] if rank == 0 else sibling_coins[b, child]
+            q_slot, r_slot = q[slot], r[slot]
             # In the dtype of the tensors, and the comparison of SGLang's chain sampler: same coins, same decisions.
-            if accepted is None and r[slot] > 0 and coin * q[slot] < r[slot]:
+            if accepted is None and r_slot > 0 and coin * q_slot < r_slot:
                 accepted = child
                 if not self.threshold[b] > 0.0:
                     break
-            reject_all *= 1.0 - min(r[slot].item() / q[slot].item(), 1.0)
-            r = (r - q).clamp_min(0)
-            total = r.sum().item() + elsewhere
-            q = q.clone()
-            q[slot] = 0
-            left = q.sum()
-            if left > 0:
-                q = q / left
+            reject_all *= 1.0 - min((r_slot / q_slot).item(), 1.0)
+            if accepted is not None and reject_all == 0.0:
+                break
+        if accepted is None and tried is not None:
+            r, _ = self._subtract(r, q, elsewhere)  # Not normalised: a chain's residual (p - q)+ stays free of rounding.
         return accepted, reject_all, (ids, r, scale)
+
+    @staticmethod
+    def _subtract(r, q, elsewhere):
+        r = (r - q).clamp_min(0)
+        return r, r.sum().item() + elsewhere
 
     def gate(self, b, node, row, children, reject_all):
         """First child in the nucleus, unless the budget coin says no. Called when the SD test failed everywhere."""
