@@ -25,11 +25,12 @@ def load() -> None:
         return
 
     from nsd_sglang import algorithm
-    from nsd_sglang.patches import command_line, create_worker
+    from nsd_sglang.patches import command_line, create_worker, overlap_schedule
 
     algorithm.register()
     command_line.install()
     create_worker.install()
+    overlap_schedule.install()
 
 
 def _asked_for() -> bool:

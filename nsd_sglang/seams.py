@@ -40,6 +40,12 @@ NSD_SEAMS = [
         "hook",
         "checks that NSD adds to the drafter's algorithm",
     ),
+    Seam(
+        _ARGS + "speculative_hook:_disable_overlap_schedule_for_cpu",
+        "(server_args)",
+        "hook",
+        "overlap scheduling works on our CPU platform",
+    ),
     Seam(_ARGS + "overrides:declare_resolution", "(server_args, source, **fields)", "call", "record a resolved argument"),
     Seam(_ARGS + "model_override_base:resolving_view", "(server_args)", "call", "read resolved arguments"),
     Seam("sglang.srt.server_args:ServerArgs.add_cli_args", "(parser)", "hook", "add the --nsd-* flags"),
