@@ -101,6 +101,36 @@ def finish(env: Path, key: str) -> None:
     fresh.rename(env / STAMP)
 
 
+def run_with_progress(command: list[str], log: Path, packages: int) -> None:
+    """Run pip with its output in ``log``, and tell how far it is; raises CalledProcessError after showing the log's end."""
+    begin = time.monotonic()
+    next_s = 0.0
+    with open(log, "w") as out:
+        pip = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        while pip.poll() is None:
+            time.sleep(0.5)
+            lines = log.read_text(errors="replace").splitlines()
+            found = sum(line.startswith("Collecting ") for line in lines)
+            unpacking = any(line.startswith("Installing collected") for line in lines)
+            step = f"unpacking {packages} packages" if unpacking else f"downloading package {found} of {packages}"
+            elapsed = time.monotonic() - begin
+            if sys.stdout.isatty():
+                print(f"\r[env] {elapsed:4.0f} s  {step:<40}", end="", flush=True)
+            elif elapsed >= next_s:
+                next_s += 15.0
+                say(f"{elapsed:4.0f} s  {step}")
+    finally:
+        pip.terminate()
+        pip.wait()
+        if sys.stdout.isatty():
+            print(flush=True)
+    if pip.returncode != 0:
+        print("\n".join(log.read_text(errors="replace").splitlines()[-15:]), flush=True)
+        say(f"pip's whole output: {log}")
+        raise subprocess.CalledProcessError(pip.returncode, command)
+
+
 def build_shared() -> tuple[Path, str]:
     key = digest(LOCK.read_bytes(), sys.version, os.path.realpath(sys.executable), platform.machine())
     env = cache_dir() / f"env-{key}"
@@ -114,7 +144,8 @@ def build_shared() -> tuple[Path, str]:
         say(f"installing {packages} pinned packages into {env} (once per lock file; a few minutes, 11 GB)")
         begin = time.monotonic()
         pip = new_venv_with_pip(env)
-        subprocess.run([*pip, "install", "--disable-pip-version-check", "--no-deps", "-r", str(LOCK)], check=True)
+        install = [*pip, "install", "--disable-pip-version-check", "--progress-bar", "off", "--no-deps", "-r", str(LOCK)]
+        run_with_progress(install, cache_dir() / f"env-{key}.log", packages)
         finish(env, key)
         say(f"packages installed in {time.monotonic() - begin:.0f} s")
     return env, key

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with _signals_as_exit():
             return _run(args)
-    except DemoError as error:
+    except (DemoError, OSError) as error:
         return _fail(str(error), 1)
     except KeyboardInterrupt:
         return _fail("interrupted; every server it started is gone", 130)
@@ -91,7 +91,8 @@ def _run(args: argparse.Namespace) -> int:
 def server_arguments(args: argparse.Namespace, target: Path, head: Path) -> dict[str, list[str]]:
     """The three arms by name, each with its arguments of launch_server: they differ in the speculative flags alone."""
     common = ["--model-path", str(target), "--dtype", "bfloat16", "--random-seed", str(args.seed)]
-    common += ["--context-length", "4096", "--max-total-tokens", str(4096 + 2048 * args.concurrency)]
+    # The access log would be nothing but the demo's own health checks.
+    common += ["--log-level-http", "warning", "--context-length", "4096", "--max-total-tokens", str(4096 + 2048 * args.concurrency)]
     tree = ["--speculative-draft-model-path", str(head), "--speculative-num-steps", str(args.num_steps)]
     tree += ["--speculative-eagle-topk", str(args.eagle_topk), "--speculative-num-draft-tokens", str(args.num_draft_tokens)]
     return {

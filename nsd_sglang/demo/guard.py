@@ -2,7 +2,7 @@
 
 The command and everything it starts, also in sessions of its own, is killed as soon as the guard's standard input closes,
 which is what happens when the process that started the guard ends for any reason, SIGKILL included. The guard ends with the
-command's exit code (128 + N after signal N).
+command's exit code (128 + N after signal N). The command's temporary files go into a directory that is removed at the end.
 
 It imports nothing of nsd_sglang, so it is a small process that starts at once. Linux: it makes itself the parent of orphaned
 descendants (PR_SET_CHILD_SUBREAPER) so that none escapes, and the command dies with it should it be killed itself
@@ -14,9 +14,11 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import psutil
@@ -54,7 +56,9 @@ def main(command: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     if _prctl is not None:
         _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_prepare_child)
+    scratch = tempfile.mkdtemp(prefix="nsd-sglang-")
+    env = os.environ | {"TMPDIR": scratch}
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env, start_new_session=True, preexec_fn=_prepare_child)
     try:
         while server.poll() is None:
             readable, _, _ = select.select([sys.stdin], [], [], POLL_S)
@@ -62,6 +66,7 @@ def main(command: list[str]) -> int:
                 break
     finally:
         _kill_descendants()
+        shutil.rmtree(scratch, ignore_errors=True)
     code = server.wait()
     return code if code >= 0 else 128 - code
 

@@ -49,7 +49,7 @@ def convert_gguf(gguf: Path, out: Path) -> None:
     chat markers as single ids.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import is_accelerate_available
 
     if not is_accelerate_available():
@@ -59,7 +59,11 @@ def convert_gguf(gguf: Path, out: Path) -> None:
         ids = tokenizer.encode(token, add_special_tokens=False)
         if len(ids) != 1:
             raise DemoError(f"{gguf.name}: the chat marker {token} is {len(ids)} tokens, one is needed")
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+    # Left to itself transformers keeps the blocks packed, which cannot be saved as a plain checkpoint.
+    unpack = GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16, quantization_config=unpack
+    )
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 

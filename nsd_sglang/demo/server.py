@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -24,6 +25,8 @@ QUIET_PROGRESS_S = 10.0
 # A server that does not answer its health check within this time counts as not ready yet.
 HEALTH_TIMEOUT_S = 5.0
 STOP_S = 20.0
+# What SGLang's log lines begin with.
+TIMESTAMP = re.compile(r"^\[[^]]*\d:\d\d[^]]*\] ")
 
 
 def free_port() -> int:
@@ -158,7 +161,7 @@ class _Progress:
         self.next_s = 0.0
 
     def show(self, elapsed_s: float, detail: str) -> None:
-        text = f"{self.title}: {elapsed_s:.0f} s  {detail.strip()}"
+        text = f"{self.title}: {elapsed_s:.0f} s  {TIMESTAMP.sub('', detail.strip())}"
         width = shutil.get_terminal_size().columns - 1
         if self.terminal:
             print(f"\r{text[:width].ljust(width)}", end="", flush=True)

@@ -6,6 +6,7 @@ Arguments: PIDS_FILE MODE --host H --port P. MODE is ok, dies (exit code 3 after
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -34,6 +35,10 @@ def main(pids_file, mode, *rest):
     with open(pids_file + ".new", "w") as out:
         out.write(f"{os.getpid()} {child.pid} {detached.pid} {orphan}")
     os.rename(pids_file + ".new", pids_file)
+    # Left behind on purpose, as sglang leaves its sockets.
+    handle, path = tempfile.mkstemp()
+    with open(pids_file + ".temporary", "w") as out:
+        out.write(path)
     if mode == "dies":
         print("loading the weights", "no such flag: --frobnicate", sep="\n", flush=True)
         sys.exit(3)

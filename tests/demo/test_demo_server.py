@@ -42,6 +42,15 @@ def wait_gone(pids, seconds=10.0):
     return left
 
 
+def wait_removed(tmp_path, seconds=5.0):
+    """Whether the fake server's temporary file goes away; the guard removes it after the processes."""
+    left = Path((tmp_path / "pids.temporary").read_text())
+    deadline = time.monotonic() + seconds
+    while left.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not left.exists()
+
+
 def alive(pid):
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
@@ -76,6 +85,7 @@ def test_is_gone_when_its_holder_is_killed(tmp_path, number):
         holder.send_signal(number)
         assert holder.wait(30) != 0
         assert wait_gone(pids) == []
+        assert wait_removed(tmp_path)
     finally:
         holder.kill()
         holder.wait()
