@@ -28,8 +28,6 @@ SMALL = (
     *("--log-level", "info"),
 )
 
-LAUNCH = ("-m", "sglang.launch_server")
-
 
 class Server:
     """A running server. `url` is its address, `log` the file with its output."""
@@ -74,16 +72,14 @@ def serve(
     log: Path,
     env: dict[str, str | None] | None = None,
     timeout: float = 180,
-    entry: tuple[str, ...] = LAUNCH,
 ):
     """Start a server and yield a `Server` once it is healthy.
 
     args: further command-line arguments; they come after the small defaults and win over them.
     env: additions to the environment; a value of None removes the variable.
-    entry: what python runs; a script instead of `-m sglang.launch_server` can prepare the launching process.
     """
     port = free_port()
-    process = _launch(entry, model, port, args, env, log)
+    process = _launch(model, port, args, env, log)
     server = Server(f"http://127.0.0.1:{port}", log, process)
     try:
         _wait_until_healthy(server, timeout)
@@ -94,7 +90,7 @@ def serve(
 
 def run_to_exit(model: str, *args: str, log: Path, env: dict[str, str | None] | None = None, timeout: float = 120) -> int:
     """Start a server that is expected to refuse its arguments; returns the exit code, the output lies in `log`."""
-    process = _launch(LAUNCH, model, free_port(), args, env, log)
+    process = _launch(model, free_port(), args, env, log)
     try:
         return process.wait(timeout)
     finally:
@@ -120,8 +116,8 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def _launch(entry, model, port, args, env, log) -> subprocess.Popen:
-    command = [sys.executable, *entry, "--model-path", model, "--host", "127.0.0.1", "--port", str(port)]
+def _launch(model, port, args, env, log) -> subprocess.Popen:
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", model, "--host", "127.0.0.1", "--port", str(port)]
     command += [*SMALL, *map(str, args)]
     with open(log, "wb") as output:
         return subprocess.Popen(

@@ -12,6 +12,7 @@ from sglang.srt.platforms.interface import SRTPlatform
 logger = logging.getLogger(__name__)
 
 ATTENTION_BACKEND = "torch_native"
+DEFAULT_POOL_TOKENS = 32768
 SPECULATIVE_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NSD")
 
 
@@ -37,8 +38,16 @@ class CpuPlatform(CpuDeviceMixin, SRTPlatform):
         return ATTENTION_BACKEND
 
     def apply_server_args_defaults(self, server_args) -> None:
-        if server_args.attention_backend is None:
+        """Torch attention, and a key-value pool of a size that a shared machine can spare.
+
+        A fraction of the main memory, SGLang's measure, is more than a process should take by default: the pool is
+        written once when it is made, so all of it becomes resident.
+        """
+        # SGLang has put in its own CPU engine's backend by now, which does not exist here.
+        if server_args.attention_backend in (None, "intel_amx"):
             server_args.attention_backend = ATTENTION_BACKEND
+        if server_args.max_total_tokens is None and server_args.mem_fraction_static is None:
+            server_args.max_total_tokens = DEFAULT_POOL_TOKENS
 
     def get_compile_backend(self, mode: str | None = None) -> str:
         return "eager"
