@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Options of the demo, e.g. make demo ARGS="--concurrency 8"; .venv/bin/nsd-sglang demo --help lists them.
 ARGS ?=
 # What the lock holds beyond pyproject.toml: the tools that build and install the package itself.
-LOCK_TOOLS := accelerate pip setuptools
+LOCK_TOOLS := pip setuptools
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test clean lock
@@ -32,4 +32,4 @@ clean:
 # Versions that the lock already has are kept where they still fit.
 lock:
 	printf '%s\n' $(LOCK_TOOLS) | uv pip compile --universal --python-version 3.11 --no-annotate \
-		--extra test --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml -
+		--extra demo --extra test --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml -
