@@ -22,6 +22,8 @@ SHOWN_ANSWERS = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the demo's options to ``parser``; every bad value is refused while parsing or by :func:`run`, before any work."""
+    # One line that names the option; argparse would print the whole usage before it.
+    parser.error = lambda message: parser.exit(2, f"{parser.prog}: {message.removeprefix('argument ')}\n")
     most = NUM_PROBLEMS - WARM_UP_PROMPTS
     option = parser.add_argument
     option("--json", type=Path, metavar="FILE", help="also write all figures, answers and commands to FILE")

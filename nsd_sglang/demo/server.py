@@ -138,7 +138,7 @@ class Server:
                 elapsed = time.monotonic() - begin
                 if elapsed > self.timeout_s:
                     raise DemoError(f"the {self.name} server was not ready after {elapsed:.0f} s; {self._log_report()}")
-                progress.show(elapsed, (_last_lines(self.log_path, 1) or [""])[0])
+                progress.show(elapsed, _last_message(self.log_path))
                 time.sleep(POLL_S)
         finally:
             progress.clear()
@@ -161,7 +161,7 @@ class _Progress:
         self.next_s = 0.0
 
     def show(self, elapsed_s: float, detail: str) -> None:
-        text = f"{self.title}: {elapsed_s:.0f} s  {TIMESTAMP.sub('', detail.strip())}"
+        text = f"{self.title}: {elapsed_s:.0f} s  {detail}"
         width = shutil.get_terminal_size().columns - 1
         if self.terminal:
             print(f"\r{text[:width].ljust(width)}", end="", flush=True)
@@ -174,7 +174,14 @@ class _Progress:
             print("\r" + " " * (shutil.get_terminal_size().columns - 1), end="\r", flush=True)
 
 
-def _last_lines(path: Path, count: int, block: int = 16384) -> list[str]:
+def _last_message(path: Path) -> str:
+    """The log's newest line that SGLang wrote with a time stamp, without it; else its newest line of any kind."""
+    lines = _last_lines(path, 50)
+    stamped = [line for line in lines if TIMESTAMP.match(line)]
+    return TIMESTAMP.sub("", (stamped or lines or [""])[-1]).strip()
+
+
+def _last_lines(path: Path, count: int, block: int = 65536) -> list[str]:
     """The last non-empty lines of a text file, read from its last ``block`` bytes."""
     try:
         with open(path, "rb") as log:

@@ -41,7 +41,7 @@ def test_values_outside_the_range(option, value, accepted, capsys):
     with pytest.raises(SystemExit) as left:
         parsed(f"{option}={value}")
     assert left.value.code == 2
-    message = capsys.readouterr().err.splitlines()[-1]
+    (message,) = capsys.readouterr().err.splitlines()
     assert option in message and repr(value) in message and accepted in message
 
 

@@ -11,13 +11,13 @@ import pytest
 import requests
 
 from nsd_sglang.demo.cache import DemoError
-from nsd_sglang.demo.server import Server
+from nsd_sglang.demo.server import Server, _last_lines, _last_message
 
 FAKE = Path(__file__).with_name("fake_server.py")
 HOLDER = """
 import sys, time
 from nsd_sglang.demo.command import _signals_as_exit
-from nsd_sglang.demo.server import Server
+from nsd_sglang.demo.server import Server, _last_lines, _last_message
 program, log = sys.argv[1:-1], sys.argv[-1]
 with _signals_as_exit(), Server("fake", [], log, program=program):
     print("ready", flush=True)
@@ -113,3 +113,13 @@ def test_progress_shows_the_log_while_waiting(tmp_path, capfd):
     out = capfd.readouterr().out
     assert "Starting the fake server: 0 s" in out
     assert "The fake server is ready after" in out
+
+
+def test_the_newest_message_of_a_log(tmp_path):
+    log = tmp_path / "log"
+    assert _last_message(log) == ""
+    log.write_text("Traceback:\n\n  0%|\r100%| loaded\n")
+    assert _last_message(log) == "100%| loaded"
+    log.write_text("[2026-11-29 16:09:13 TP0] Load weight begin.\n[2026-11-29 16:09:18] KV Cache\n  warnings.warn(\n")
+    assert _last_message(log) == "KV Cache"
+    assert _last_lines(log, 2) == ["[2026-11-29 16:09:18] KV Cache", "  warnings.warn("]
