@@ -17,6 +17,8 @@ from nsd_sglang.kernels.types import VerifyInputs, VerifyResult
 # 32 entries a thread: enough loads in flight for one program to keep an SM's share of the memory bandwidth busy.
 MAX_BLOCK = 8192
 NUM_WARPS = 8
+# ptxas would rather fit a second program on an SM, at the price of spills; with one program a request there is no second.
+MAX_REGISTERS = 255
 TINY = tl.constexpr(1e-30)  # see reference.TINY
 
 
@@ -361,6 +363,7 @@ def verify_tree_triton(inputs: VerifyInputs) -> VerifyResult:
             0 if inputs.protected is None else inputs.protected.shape[1],
             ORDERED_TIES=inputs.ordered_ties,
             **kernel_shape(nodes, vocab, inputs.max_depth, 0 if ids is None else ids.shape[2]),
+            **launch_options(torch.version.hip is not None),
         )
     return result
 
@@ -379,5 +382,9 @@ def kernel_shape(nodes: int, vocab: int, max_depth: int, candidates: int) -> dic
         CANDIDATE_BLOCK=triton.next_power_of_2(max(candidates, 16)),
         BLOCK=block,
         NUM_BLOCKS=triton.next_power_of_2(triton.cdiv(vocab, block)),
-        num_warps=NUM_WARPS,
     )
+
+
+def launch_options(hip: bool) -> dict[str, int]:
+    """Options of the compiler; AMD's has no register limit."""
+    return {"num_warps": NUM_WARPS} if hip else {"num_warps": NUM_WARPS, "maxnreg": MAX_REGISTERS}
