@@ -1,0 +1,271 @@
+"""NSD in real servers on tiny random models: greedy answers, sampling laws, acceptance, refusals."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from exact_law import chi_square_p, exact_law
+from serving import run_to_exit, serve
+from tiny_models import write_tiny_models
+
+CHAIN = ("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4")
+TREE = ("--speculative-num-steps", "3", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "6")
+PROMPTS = [[256, *(17 * i % 250 for i in range(n, n + 12))] for n in range(8)]
+LAW_PROMPT = PROMPTS[0]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    return write_tiny_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def reduced_eagle3(models, tmp_path_factory):
+    """The EAGLE-3 head with a draft vocabulary of every second token of the target."""
+    folder = tmp_path_factory.mktemp("reduced") / "eagle3"
+    shutil.copytree(models.eagle3, folder)
+    weights = load_file(folder / "model.safetensors")
+    kept = torch.arange(0, weights["lm_head.weight"].shape[0], 2)
+    weights["lm_head.weight"] = weights["lm_head.weight"][kept].contiguous()
+    weights["d2t"] = kept - torch.arange(kept.numel())
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"draft_vocab_size": kept.numel()}))
+    return str(folder)
+
+
+@pytest.fixture
+def start(models, tmp_path):
+    def start(*args, threshold="0.95", env=None):
+        nsd = ("--speculative-algorithm", "NSD", "--nsd-threshold", threshold)
+        return serve(models.target, "--dtype", "float32", *nsd, *args, log=tmp_path / "server.log", env=env)
+
+    return start
+
+
+def greedy_bodies():
+    parameters = {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
+    return [{"input_ids": prompt, "sampling_params": parameters} for prompt in PROMPTS]
+
+
+@pytest.fixture(scope="session")
+def plain_answers(models, tmp_path_factory):
+    with serve(models.target, "--dtype", "float32", log=tmp_path_factory.mktemp("plain") / "server.log") as server:
+        return [server.generate(**body)["output_ids"] for body in greedy_bodies()]
+
+
+def assert_greedy_identical(server, plain_answers):
+    """Serial, then eight at once on what the radix cache kept, then eight at once from an empty cache."""
+    serial = [server.generate(**body) for body in greedy_bodies()]
+    assert [answer["output_ids"] for answer in serial] == plain_answers
+    cached = server.generate_all(greedy_bodies())
+    assert [answer["output_ids"] for answer in cached] == plain_answers
+    assert sum(answer["meta_info"]["cached_tokens"] for answer in cached) > 0
+    server.flush_cache()
+    assert [answer["output_ids"] for answer in server.generate_all(greedy_bodies())] == plain_answers
+    assert sum(answer["meta_info"]["spec_num_correct_drafts"] for answer in serial) > 0
+
+
+def sample_law(server, count, **parameters):
+    """`count` answers of four tokens to one prompt, from requests of 25 answers each."""
+    sampling = {"max_new_tokens": 4, "ignore_eos": True, "n": 25, **parameters}
+    batches = server.generate_all([{"input_ids": LAW_PROMPT, "sampling_params": sampling}] * (count // 25), 4)
+    return [tuple(answer["output_ids"]) for batch in batches for answer in batch]
+
+
+def accepted_length(server, **parameters):
+    """Tokens per verify call of sampled answers."""
+    sampling = {"temperature": 1, "max_new_tokens": 40, "ignore_eos": True, **parameters}
+    answers = server.generate_all([{"input_ids": p, "sampling_params": sampling} for p in PROMPTS * 2])
+    calls = sum(answer["meta_info"]["spec_verify_ct"] for answer in answers)
+    return sum(answer["meta_info"]["completion_tokens"] - 1 for answer in answers) / calls
+
+
+def test_eagle_tree_of_top_k_proposals(start, models, plain_answers):
+    draft = ("--speculative-draft-model-path", models.eagle, "--nsd-proposals", "topk", *TREE)
+    with start(*draft, threshold="0") as server:
+        assert chi_square_p(
+            sample_law(server, 1500, top_k=3), exact_law(models.target, LAW_PROMPT, 4, top_k=3)
+        ) > 1e-3
+        standard = accepted_length(server)
+    with start(*draft) as server:
+        assert_greedy_identical(server, plain_answers)
+        nucleus = accepted_length(server)
+        assert "NSD: eagle drafter, topk proposals, nucleus threshold 0.95" in server.log.read_text()
+        assert not re.search("overlap schedule is not|Traceback", server.log.read_text(), re.IGNORECASE)
+    assert nucleus > standard * 1.1
+
+
+def test_eagle_chain_of_top_k_proposals(start, models, plain_answers):
+    with start("--speculative-draft-model-path", models.eagle, "--nsd-proposals", "topk", *CHAIN) as server:
+        assert_greedy_identical(server, plain_answers)
+
+
+def test_eagle_chain_of_sampled_proposals(start, models, plain_answers):
+    draft = ("--speculative-draft-model-path", models.eagle, "--nsd-proposals", "sampled", *CHAIN)
+    with start(*draft, threshold="0") as server:
+        for parameters in ({"top_k": 3}, {"top_k": 4, "top_p": 0.9, "temperature": 0.7}):
+            law = exact_law(models.target, LAW_PROMPT, 4, **parameters)
+            assert chi_square_p(sample_law(server, 1500, **parameters), law) > 1e-3
+        standard = accepted_length(server)
+    with start(*draft) as server:
+        assert_greedy_identical(server, plain_answers)
+        assert accepted_length(server) > standard * 1.1
+
+
+def test_standalone_tree_of_sampled_proposals(start, models, plain_answers):
+    draft = ("--speculative-draft-model-path", models.standalone, "--nsd-proposals", "sampled", *TREE)
+    with start(*draft, threshold="0") as server:
+        assert_greedy_identical(server, plain_answers)
+        law = exact_law(models.target, LAW_PROMPT, 4, top_k=3)
+        assert chi_square_p(sample_law(server, 1500, top_k=3), law) > 1e-3
+
+
+def test_eagle3_chain_with_a_reduced_vocabulary(start, models, reduced_eagle3, plain_answers):
+    draft = ("--speculative-draft-model-path", reduced_eagle3, "--nsd-proposals", "sampled", *CHAIN)
+    with start(*draft, threshold="0") as server:
+        assert_greedy_identical(server, plain_answers)
+        law = exact_law(models.target, LAW_PROMPT, 4, top_k=3)
+        assert chi_square_p(sample_law(server, 1500, top_k=3), law) > 1e-3
+
+
+def test_the_triton_kernel_inside_the_server(start, models, plain_answers):
+    """Greedy and sampled requests in one batch, so that the greedy ones go through the kernel as well."""
+    draft = ("--speculative-draft-model-path", models.standalone, "--nsd-proposals", "topk", *CHAIN)
+    with start(*draft, "--nsd-verify-backend", "triton", env={"TRITON_INTERPRET": "1"}) as server:
+        sampled = {"input_ids": PROMPTS[1], "sampling_params": {"temperature": 1, "max_new_tokens": 40, "ignore_eos": True}}
+        answers = server.generate_all([sampled, *greedy_bodies()[:3], sampled, *greedy_bodies()[3:6]])
+        greedy = answers[1:4] + answers[5:]
+        assert [answer["output_ids"] for answer in greedy] == plain_answers[:6]
+        assert sum(answer["meta_info"]["spec_num_correct_drafts"] for answer in answers) > 0
+
+
+REFUSALS = {
+    "a threshold above 1": (("--nsd-threshold", "1.5"), ("--nsd-threshold accepts a number from 0 to 1, got '1.5'",)),
+    "an unknown drafter": (("--nsd-drafter", "medusa"), ("--nsd-drafter accepts one of auto, eagle, eagle3",)),
+    "no draft path": ((), ("--speculative-draft-model-path is required", "Accepted: an EAGLE head")),
+    "a path that is not there": (
+        ("--speculative-draft-model-path", "/nowhere/draft"),
+        ("--speculative-draft-model-path /nowhere/draft", "Accepted: a local folder with a config.json"),
+    ),
+    "relaxed thresholds of SGLang": (
+        ("--speculative-draft-model-path", "{eagle}", "--speculative-accept-threshold-single", "0.5"),
+        ("--speculative-accept-threshold-single accepts only 1.0 with NSD, got 0.5; use --nsd-threshold",),
+    ),
+    "a tree that cannot hold its nodes": (
+        ("--speculative-draft-model-path", "{eagle}", *TREE[:-1], "60"),
+        ("--speculative-num-draft-tokens accepts 2 to 11 for 3 steps of top-2, got 60",),
+    ),
+    "half a tree shape": (
+        ("--speculative-draft-model-path", "{eagle}", "--speculative-num-steps", "3"),
+        ("--speculative-num-steps, --speculative-eagle-topk and --speculative-num-draft-tokens are given together",),
+    ),
+    "fewer candidates than children": (
+        ("--speculative-draft-model-path", "{eagle}", "--nsd-proposals", "sampled", "--nsd-candidates", "1", *TREE),
+        ("--nsd-candidates accepts --speculative-eagle-topk (2) or more, got 1",),
+    ),
+    "rejection sampling of a tree": (
+        ("--speculative-draft-model-path", "{eagle}", "--speculative-use-rejection-sampling", *TREE),
+        ("--speculative-use-rejection-sampling requires --speculative-eagle-topk=1",),
+    ),
+    "attention data parallelism with a standalone draft": (
+        ("--speculative-draft-model-path", "{standalone}", "--enable-dp-attention", "--dp-size", "2", "--tp-size", "2", *CHAIN),
+        ("standalone speculative decoding does not support dp attention",),
+    ),
+    "pages with a tree": (
+        ("--speculative-draft-model-path", "{eagle}", "--page-size", "16", *TREE),
+        ("speculative_eagle_topk > 1 with page_size > 1 is only supported on",),
+    ),
+    "a draft with another tokenizer": (
+        ("--speculative-draft-model-path", "{foreign}", *CHAIN),
+        ("its tokenizer gives 2 of", "Accepted: a draft with the target's tokenizer"),
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def foreign(models, tmp_path_factory):
+    """The standalone draft with two tokens exchanged in its tokenizer."""
+    folder = tmp_path_factory.mktemp("foreign") / "draft"
+    shutil.copytree(models.standalone, folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return str(folder)
+
+
+RESOLVE = """
+import contextlib, io, json, sys
+from sglang.srt.plugins import load_plugins
+from sglang.srt.server_args import prepare_server_args
+load_plugins()
+outcomes = []
+for arguments in json.load(sys.stdin):
+    printed = io.StringIO()
+    code = 0
+    try:
+        with contextlib.redirect_stderr(printed):
+            prepare_server_args(arguments).resolve_once()
+    except SystemExit as stop:
+        code = stop.code
+    outcomes.append([code, printed.getvalue()])
+json.dump(outcomes, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="session")
+def refusal_arguments(models, foreign):
+    paths = {"eagle": models.eagle, "standalone": models.standalone, "foreign": foreign}
+    common = ["--model-path", models.target, "--speculative-algorithm", "NSD"]
+    return {name: common + [arg.format(**paths) for arg in args] for name, (args, _) in REFUSALS.items()}
+
+
+@pytest.fixture(scope="session")
+def outcomes(refusal_arguments):
+    """What argument resolution, which runs before any model is loaded, says to each command line."""
+    done = subprocess.run(
+        [sys.executable, "-c", RESOLVE],
+        input=json.dumps(list(refusal_arguments.values())),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(refusal_arguments, json.loads(done.stdout.splitlines()[-1])))
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refused_in_one_line_that_names_the_option(name, outcomes):
+    code, printed = outcomes[name]
+    assert code == 2
+    errors = [line for line in printed.splitlines() if line.startswith("sglang: error: ")]
+    assert len(errors) == 1, printed
+    for word in REFUSALS[name][1]:
+        assert word in errors[0]
+
+
+@pytest.mark.parametrize("name", ["a threshold above 1", "a draft with another tokenizer"])
+def test_a_refused_server_exits_without_a_traceback_or_a_process(name, refusal_arguments, tmp_path):
+    log = tmp_path / "server.log"
+    model, *args = refusal_arguments[name][1:]
+    assert run_to_exit(model, *args, log=log) == 2
+    printed = log.read_text()
+    assert REFUSALS[name][1][0] in printed
+    assert "Traceback" not in printed and "Load weight" not in printed
+    models_folder = str(Path(model).parent)
+    assert not [p for p in psutil.process_iter(["cmdline"]) if models_folder in " ".join(p.info["cmdline"] or ())]
+
+
+def test_nsd_flags_without_the_algorithm_are_refused(models, tmp_path):
+    log = tmp_path / "server.log"
+    assert run_to_exit(models.target, "--nsd-threshold", "0.5", log=log) == 2
+    assert "--nsd-threshold needs --speculative-algorithm NSD, got None" in log.read_text()
