@@ -6,6 +6,9 @@ ARGS ?=
 # What the lock holds beyond pyproject.toml: the tools that build and install the package itself.
 LOCK_TOOLS := pip setuptools
 
+# Idle OpenMP threads sleep instead of spinning: servers, tests and whatever else runs here share the cores.
+export OMP_WAIT_POLICY ?= PASSIVE
+
 .DEFAULT_GOAL := help
 .PHONY: help env demo test clean lock
 
