@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     most = NUM_PROBLEMS - WARM_UP_PROMPTS
     option = parser.add_argument
     option("--json", type=Path, metavar="FILE", help="also write all figures, answers and commands to FILE")
-    option("--num-prompts", type=_number(int, 1, most), default=20, metavar="N", help=f"timed prompts, 1 to {most} (default 20)")
+    option("--num-prompts", type=_number(int, 1, most), default=32, metavar="N", help=f"timed prompts, 1 to {most} (default 32)")
     option("--concurrency", type=_number(int, 1, 64), default=1, metavar="C", help="requests at a time, 1 to 64 (default 1)")
     option("--max-new-tokens", type=_number(int, 2, 1024), default=64, metavar="T", help="tokens per answer, 2 to 1024 (default 64)")
     option("--threshold", type=_number(float, 0, 1), default=0.95, help="NSD's nucleus threshold, 0 to 1 (default 0.95)")
@@ -79,8 +79,8 @@ def _run(args: argparse.Namespace) -> int:
     plain, stock, nsd = measured
 
     settings = {key: value for key, value in vars(args).items() if isinstance(value, (int, float))}
-    print(f"\n{report.table(plain, stock, nsd)}\n\n{report.explanation(settings)}\n")
     width = shutil.get_terminal_size().columns
+    print(f"\n{report.table(plain, stock, nsd)}\n\n{report.explanation(settings, width)}\n")
     for index in range(min(SHOWN_ANSWERS, args.num_prompts)):
         print(f"Prompt {index + 1}: complete {_function_name(problems[index])}\n")
         print(report.side_by_side(plain.answers[index].text, nsd.answers[index].text, plain.name, nsd.name, width) + "\n")

@@ -16,9 +16,9 @@ from nsd_sglang.demo.measure import Arm
 from nsd_sglang.demo.server import usable_cores
 
 METRICS = {
-    "output tokens per second": "tokens_per_s",
-    "tokens per verify call (accepted length)": "accepted_length",
-    "verify calls per token": "verify_calls_per_token",
+    "output tokens/s": "tokens_per_s",
+    "tokens/verify": "accepted_length",
+    "verifies/token": "verify_calls_per_token",
 }
 PACKAGES = ("nsd-sglang", "sglang", "torch", "triton", "transformers")
 
@@ -70,15 +70,15 @@ def side_by_side(left: str, right: str, left_title: str, right_title: str, width
     return "\n".join(f"{a.ljust(column)} | {b}".rstrip() for a, b in zip(lefts, rights))
 
 
-def explanation(settings: dict) -> str:
-    """How the figures were made, in two lines."""
-    return (
-        f"{settings['num_prompts']} HumanEval prompts, {settings['concurrency']} at a time, {settings['max_new_tokens']} tokens "
-        f"each, temperature {settings['temperature']:g}, bfloat16, {usable_cores()} cores; same prompts, order and warm-up for "
-        "every server.\n"
-        "A verify call is one forward pass of the target after the prompt's own, whose first token is not counted in the "
-        "last two rows; tokens per second is wall clock, prompts included."
+def explanation(settings: dict, width: int) -> str:
+    """How the figures were made, in two sentences wrapped to ``width`` characters."""
+    how = (
+        f"Each server answered {settings['num_prompts']} HumanEval prompts, {settings['concurrency']} at a time, with at most "
+        f"{settings['max_new_tokens']} tokens at temperature {settings['temperature']:g}, in bfloat16 on {usable_cores()} cores; same "
+        "prompts, order and warm-up. Tokens/s is wall clock with the prompts' own passes; a verify is any later forward pass of "
+        "the target, tokens/verify the mean accepted length without the token that a prompt's own pass yields."
     )
+    return textwrap.fill(how, width)
 
 
 def machine() -> dict[str, object]:

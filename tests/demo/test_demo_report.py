@@ -47,6 +47,7 @@ def test_ratios_by_hand(arms):
 def test_table_is_aligned_and_holds_every_figure(arms):
     head, rule, *rows = report.table(*arms).splitlines()
     assert len(rows) == 3 and {len(line) for line in (head, rule, *rows)} == {len(head)}
+    assert len(head) <= 80
     assert rows[0].split()[-6:] == ["10.20", "10.20", "20.40", "1.00x", "2.00x", "2.00x"]
     assert rows[1].split()[-6:] == ["1.00", "1.25", "2.00", "1.25x", "2.00x", "1.60x"]
     assert rows[2].split()[-6:] == ["1.00", "0.80", "0.50", "0.80x", "0.50x", "0.62x"]
