@@ -25,7 +25,7 @@ TREE = [0, 0, 0, 1, 1, 2, 4, 4, 4, 7, 7]
 
 
 def random_case(
-    seed, parents, vocab, *, sampled, batch=5, width=8, epsilon=False, protected=False, ordered=False, strided=False
+    seed, parents, vocab, *, sampled, batch=5, width=8, epsilon=False, protected=False, ordered=False, strided=False, noise=None
 ) -> dict:
     """Arguments of verify_tree with a mixture of SD acceptances, rescues and rejections."""
     g = torch.Generator().manual_seed(seed)
@@ -35,7 +35,9 @@ def random_case(
     p = torch.softmax(logits, -1)
     if ordered:  # coarse probabilities: many ties
         p = torch.softmax((logits / 2).round() * 2, -1)
-    draft = torch.softmax(logits * 0.8 + torch.randn(batch, nodes, vocab, generator=g) * 0.7, -1)
+    if noise is None:
+        noise = 2.0 if sampled else 0.7
+    draft = torch.softmax(logits * 0.8 + torch.randn(batch, nodes, vocab, generator=g) * noise, -1)
     q, ids = draft.topk(width, -1)
     q = q / q.sum(-1, keepdim=True)
     candidates = torch.randint(vocab, (batch, nodes), generator=g)

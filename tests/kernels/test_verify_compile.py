@@ -81,8 +81,10 @@ def test_no_variant_spills(compilers, capability):
     jobs = [
         compilers.submit(compile_kernel, capability, absent, ordered, sizes | _candidates(absent))
         for absent, ordered in variants()
+        # The whole product where it matters most; elsewhere budget and protected tokens only together.
+        if capability == 90 or ("epsilon_ptr" in absent) == ("protected_ptr" in absent)
     ]
-    assert len(jobs) == 16
+    assert len(jobs) == (16 if capability == 90 else 8)
     for job in jobs:
         assert_no_spill(*job.result())
 
@@ -90,7 +92,7 @@ def test_no_variant_spills(compilers, capability):
 @pytest.mark.parametrize(
     "sizes",
     [
-        dict(nodes=2, vocab=1000, max_depth=2, candidates=1),
+        dict(nodes=1, vocab=1000, max_depth=1, candidates=1),
         dict(nodes=64, vocab=32000, max_depth=9, candidates=256),
         dict(nodes=128, vocab=262144, max_depth=17, candidates=1024),
     ],

@@ -3,7 +3,7 @@
 import kernel_interpreter
 import pytest
 import torch
-from kernel_cases import CHAIN, TREE, random_case
+from kernel_cases import CHAIN, random_case
 
 from nsd_sglang.kernels.verify import Proposals, verify_tree
 
@@ -74,8 +74,9 @@ def on_a_grid(case, steps):
 
 def battery():
     yield on_a_grid(random_case(1, CHAIN, 8, sampled=False, batch=30), 8)
-    yield on_a_grid(dense(random_case(2, [0, 1], 8, sampled=True, batch=30)), 8)
-    yield dense(random_case(3, TREE, 10, sampled=True, batch=20, epsilon=True, protected=True))
+    yield on_a_grid(dense(random_case(4, [0, 1], 4, sampled=True, batch=40)), 4)
+    options = dict(epsilon=True, protected=True, noise=4.0)
+    yield dense(random_case(3, [0, 0, 0, 1, 1, 2, 2], 10, sampled=True, batch=40, **options))
 
 
 def survives(run):
