@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 from scipy.stats import chi2
 
 
 def exact_law(
-    model_dir: str, prompt: list[int], length: int, *, temperature: float = 1.0, top_k: int, top_p: float = 1.0
+    model_dir: str, prompt: list[int], length: int, *, temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0
 ) -> dict[tuple[int, ...], float]:
     """Probability of every possible answer of `length` tokens, by float32 forward passes over all of them.
 
-    The filters are SGLang's: softmax with temperature, then top-k, then top-p over what is left (the token that crosses
-    top_p stays).
+    The filters are SGLang's: softmax with temperature, then top-k, or top-p (the token that crosses it stays). Not both:
+    SGLang's plain sampler on a CPU, which draws the first token, takes top-p of the whole distribution, its verify step
+    of what top-k left.
     """
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+    assert top_k is None or top_p == 1.0
     law = {(): 1.0}
     for _ in range(length):
         prefixes = list(law)
@@ -38,11 +42,12 @@ def chi_square_p(answers: list[tuple[int, ...]], law: dict[tuple[int, ...], floa
 
     Raises AssertionError for an answer that the law excludes.
     """
-    impossible = set(answers) - set(law)
+    seen_answers = Counter(answers)
+    impossible = set(seen_answers) - set(law)
     assert not impossible, f"answers of probability 0: {sorted(impossible)[:5]}"
     statistic, cells, rest_expected, rest_seen = 0.0, 0, 0.0, 0
     for cell, probability in law.items():
-        expected, seen = probability * len(answers), answers.count(cell)
+        expected, seen = probability * len(answers), seen_answers[cell]
         if expected < 5:
             rest_expected, rest_seen = rest_expected + expected, rest_seen + seen
         else:

@@ -1,7 +1,6 @@
 """NSD in real servers on tiny random models: greedy answers, sampling laws, acceptance, refusals."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -99,8 +98,10 @@ def test_eagle_tree_of_top_k_proposals(start, models, plain_answers):
     with start(*draft) as server:
         assert_greedy_identical(server, plain_answers)
         nucleus = accepted_length(server)
-        assert "NSD: eagle drafter, topk proposals, nucleus threshold 0.95" in server.log.read_text()
-        assert not re.search("overlap schedule is not|Traceback", server.log.read_text(), re.IGNORECASE)
+        printed = server.log.read_text()
+        assert "NSD: eagle drafter, topk proposals, nucleus threshold 0.95" in printed
+        assert "Overlap schedule is not implemented" not in printed
+        assert server.info()["disable_overlap_schedule"] is False
     assert nucleus > standard * 1.1
 
 
@@ -112,9 +113,10 @@ def test_eagle_chain_of_top_k_proposals(start, models, plain_answers):
 def test_eagle_chain_of_sampled_proposals(start, models, plain_answers):
     draft = ("--speculative-draft-model-path", models.eagle, "--nsd-proposals", "sampled", *CHAIN)
     with start(*draft, threshold="0") as server:
-        for parameters in ({"top_k": 3}, {"top_k": 4, "top_p": 0.9, "temperature": 0.7}):
-            law = exact_law(models.target, LAW_PROMPT, 4, **parameters)
-            assert chi_square_p(sample_law(server, 1500, **parameters), law) > 1e-3
+        for length, parameters in ((4, {"top_k": 3}), (3, {"top_p": 0.9, "temperature": 0.7})):
+            law = exact_law(models.target, LAW_PROMPT, length, **parameters)
+            answers = [answer[:length] for answer in sample_law(server, 1500, **parameters)]
+            assert chi_square_p(answers, law) > 1e-3
         standard = accepted_length(server)
     with start(*draft) as server:
         assert_greedy_identical(server, plain_answers)
