@@ -48,8 +48,6 @@ def plain(models, logs):
     with serve(models.target, "--dtype", "float32", log=logs / "plain.log") as server:
         serial = tokens([server.generate(**request(p)) for p in PROMPTS])
         assert tokens(server.generate_all([request(p) for p in PROMPTS])) == serial
-        seeded = [request(PROMPTS[0], temperature=1.0, sampling_seed=5) for _ in range(2)]
-        assert len(set(map(tuple, tokens(server.generate_all(seeded))))) == 1
     assert all(len(t) == NEW_TOKENS for t in serial)
     return serial
 
@@ -87,13 +85,12 @@ def check_greedy(server, plain):
 
 
 def check_sampled(server, plain):
-    """Sampling, filters and seeds beside a greedy request, which is one-hot only after its own top-k of 1."""
+    """Sampling and filters beside a greedy request, which is one-hot only after its own top-k of 1."""
     sampled = [
         request(PROMPTS[1], temperature=1.0),
         request(PROMPTS[2], temperature=0.8, top_k=20),
         request(PROMPTS[3], temperature=1.0, top_p=0.9),
-        request(PROMPTS[4], temperature=1.0, sampling_seed=7),
-        request(PROMPTS[5], temperature=1.0, sampling_seed=7, top_k=50, top_p=0.8),
+        request(PROMPTS[4], temperature=1.0, top_k=50, top_p=0.8),
     ]
     answers = server.generate_all([request(PROMPTS[0]), *sampled])
     assert tokens(answers[:1]) == plain[:1]
