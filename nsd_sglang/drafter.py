@@ -10,6 +10,9 @@ from nsd_sglang.options import DRAFTERS, OptionError
 # --nsd-drafter -> the SGLang algorithm whose worker, pools and checks serve it. NEXTN is SGLang's own alias of EAGLE.
 ALGORITHM = {"eagle": "EAGLE", "eagle3": "EAGLE3", "nextn": "EAGLE", "standalone": "STANDALONE"}
 
+# MTP-bearing targets whose configuration does not count the layers.
+_UNCOUNTED_MTP = ("Qwen3NextForCausalLM",)
+
 _PATH = "--speculative-draft-model-path"
 _ACCEPTED = "an EAGLE head, an EAGLE-3 head, or a causal language model with the target's vocabulary"
 
@@ -35,9 +38,10 @@ def resolve(requested: str, draft_path: str | None, draft: Any | None, target_pa
     if draft_path is None or draft_path == target_path:
         if requested not in ("auto", "nextn"):
             raise OptionError(f"--nsd-drafter {requested} needs {_PATH}: {_ACCEPTED}")
-        if not bears_mtp(target):
+        if requested == "auto" and not bears_mtp(target):
             raise OptionError(
-                f"{_PATH} is required: {target_path} has no MTP layers of its own. Accepted: {_ACCEPTED}"
+                f"{_PATH} is required: {target_path} has no MTP layers that its config.json names. Accepted: {_ACCEPTED}; "
+                "or --nsd-drafter nextn for a target that has them"
             )
         return Drafter("nextn", target_path)
     family = detect(draft) if requested == "auto" else requested
@@ -72,6 +76,8 @@ def detect(config: Any) -> str | None:
 
 def bears_mtp(config: Any) -> bool:
     """Whether a target checkpoint carries multi-token-prediction layers."""
+    if _architecture(config) in _UNCOUNTED_MTP:
+        return True
     config = getattr(config, "text_config", None) or config
     counts = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers", "num_mtp_layers")
     return any((getattr(config, name, None) or 0) > 0 for name in counts)

@@ -105,6 +105,12 @@ NSD_SEAMS = [
         "subclass",
         "skip the vocabulary check of SGLang's chain sampler",
     ),
+    Seam(
+        _SPEC + "eagle_worker_v2:EagleDraftWorker._draft_extend_for_prefill",
+        "(self, batch, target_hidden_states, next_token_ids, mm_input_embeds=, kv_loc_plan=)",
+        "hook",
+        "keep the first prompt token in a standalone draft's context",
+    ),
     Seam("sglang.srt.runtime_context:get_spec", "()", "call", "read the resolved speculative options"),
     Seam("sglang.srt.runtime_context:_ConfigBag.override", "(self, **kwargs)", "call", "switch those checks off"),
     # Verification

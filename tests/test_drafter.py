@@ -44,6 +44,10 @@ def test_a_target_with_mtp_layers_drafts_for_itself(path):
     assert resolve(path=path, target=MTP_TARGET) == drafter.Drafter("nextn", "target")
 
 
+def test_nextn_is_taken_at_its_word():
+    assert resolve("nextn", path=None) == drafter.Drafter("nextn", "target")
+
+
 def test_mtp_layers_are_found_in_a_text_config():
     nested = SimpleNamespace(architectures=["X"], text_config=SimpleNamespace(vocab_size=9, mtp_num_hidden_layers=1))
     assert drafter.bears_mtp(nested) and not drafter.bears_mtp(TARGET)
