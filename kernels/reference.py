@@ -10,8 +10,8 @@ import torch
 
 from nsd_sglang.kernels.types import VerifyInputs, VerifyResult
 
-# mass_above(x) <= 1 - p(x), so p(x) > 1 - theta puts x in the nucleus without a pass over the row. The margin covers the
-# rounding of a float32 row sum.
+# mass_above(x) <= 1 - p(x), so p(x) > 1 - theta puts x in the nucleus without a pass over the row. The margin covers
+# the rounding of a float32 row sum.
 CERTAIN_MARGIN = 1e-5
 TINY = 1e-30  # keeps 0 / 0 out of the renormalised q once its last candidate has been tried
 
@@ -158,7 +158,8 @@ class _Requests:
             if accepted is not None and reject_all == 0.0:
                 break
         if accepted is None and tried is not None:
-            r, _ = self._subtract(r, q, elsewhere)  # Not normalised: a chain's residual (p - q)+ stays free of rounding.
+            # Not normalised: a chain's residual (p - q)+ stays free of rounding.
+            r, _ = self._subtract(r, q, elsewhere)
         return accepted, reject_all, (ids, r, scale)
 
     @staticmethod

@@ -25,7 +25,18 @@ TREE = [0, 0, 0, 1, 1, 2, 4, 4, 4, 7, 7]
 
 
 def random_case(
-    seed, parents, vocab, *, sampled, batch=5, width=8, epsilon=False, protected=False, ordered=False, strided=False, noise=None
+    seed,
+    parents,
+    vocab,
+    *,
+    sampled,
+    batch=5,
+    width=8,
+    epsilon=False,
+    protected=False,
+    ordered=False,
+    strided=False,
+    noise=None,
 ) -> dict:
     """Arguments of verify_tree with a mixture of SD acceptances, rescues and rejections."""
     g = torch.Generator().manual_seed(seed)

@@ -1,7 +1,7 @@
 """Worker processes for tests that need Triton in one mode or the other.
 
-Triton decides when it is imported whether it interprets or compiles, so each mode gets processes of its own and the test
-process stays as it is.
+Triton decides when it is imported whether it interprets or compiles, so each mode gets processes of its own and the
+test process stays as it is.
 """
 
 import importlib
@@ -53,13 +53,13 @@ def _mutant(substitutions, scratch):
     try:
         if folder.name + ".triton_verify" not in sys.modules:
             folder.mkdir()
-            for name in ("triton_row.py", "triton_verify.py"):
+            for name in ("triton_row.py", "triton_node.py", "triton_verify.py"):
                 text = (KERNELS / name).read_text()
                 for file, old, new in substitutions:
                     if file == name:
                         assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in {name}"
                         text = text.replace(old, new)
-                text = text.replace("nsd_sglang.kernels.triton_row", folder.name + ".triton_row")
+                text = text.replace("nsd_sglang.kernels.triton_", folder.name + ".triton_")
                 (folder / name).write_text(text)
         return importlib.import_module(folder.name + ".triton_verify")
     finally:

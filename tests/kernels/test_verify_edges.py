@@ -91,6 +91,24 @@ def test_second_sibling_uses_its_own_coin(verify):
     assert outcome(verify(case)) == ([3], 0)
 
 
+def test_gate_takes_a_tied_sibling_with_a_smaller_id(verify):
+    """Ordered ties: token 3 is outside, token 1 as likely and inside, token 2 below both."""
+    ties = [0.1, 0.375, 0.15, 0.375]
+    case = one([ties] * 4, [0, 0, 0], [3, 2, 1], coin=0.95, theta=0.375, ordered_ties=True)
+    emitted, rescued = outcome(verify(case))
+    assert emitted[0] == 1 and rescued == 1
+    assert outcome(verify(case | {"ordered_ties": False}))[0][0] == 3
+    above_all = case | {"candidates": torch.tensor([[0, 2, 0, 3]])}
+    assert outcome(verify(above_all)) == ([1], 0)
+
+
+def test_threshold_one_takes_every_token_with_mass(verify):
+    """Whatever rounding does to the mass above it, here 1.0 in float32."""
+    row = [1.0, 2.0**-30, 0.0]
+    assert outcome(verify(one([row] * 2, [0], [1], coin=0.9, theta=1.0)))[1] == 1
+    assert outcome(verify(one([row] * 2, [0], [2], coin=0.9, theta=1.0))) == ([0], 0)
+
+
 def test_unusable_proposals_leave_sd_exact(verify):
     """The child is skipped and the replacement comes from p; the gate may still take it."""
     for bad in (0.0, NAN, -0.5, INF, 1.5):
@@ -103,7 +121,7 @@ def test_unusable_proposals_leave_sd_exact(verify):
     assert outcome(verify(absent)) == ([0], 0)
     padded = one([QUARTERS] * 2, [0], [0], coin=0.0, q=[0.5, 0.5, 0.0], ids=[0, -7, 2**40])
     assert outcome(verify(padded))[0][0] == 0
-    second = one([QUARTERS] * 3, [0, 0], [2, 3], coin=0.9, sibling=0.4, q=[0.0, 0.0, NAN, 1.0])
+    second = one([QUARTERS] * 3, [0, 0], [2, 3], sibling=0.4, final=0.0, q=[0.0, 0.0, NAN, 1.0])
     assert outcome(verify(second))[0][0] == 3, "the second child is tested against p itself"
 
 

@@ -7,11 +7,15 @@ from kernel_cases import CHAIN, random_case
 
 from nsd_sglang.kernels.verify import Proposals, verify_tree
 
-KERNEL, ROW = "triton_verify.py", "triton_row.py"
+KERNEL, NODE, ROW = "triton_verify.py", "triton_node.py", "triton_row.py"
 
 MUTANTS = {
     "gate before the SD test": [
-        (KERNEL, "may_rescue = accepted == NODE_BLOCK\n", "may_rescue = accepted >= 0\n                by_sd = accepted\n"),
+        (
+            KERNEL,
+            "may_rescue = accepted == NODE_BLOCK\n",
+            "may_rescue = accepted >= 0\n                by_sd = accepted\n",
+        ),
         (
             KERNEL,
             "rescued += (accepted < NODE_BLOCK).to(tl.int32)\n",
@@ -27,22 +31,26 @@ MUTANTS = {
         )
     ],
     "nucleus of the draft": [
-        (KERNEL, "accepted = _gate(\n                        row_ptr", "accepted = _gate(\n                        q_ptr + stored"),
+        (
+            KERNEL,
+            "accepted = gate(\n                        row_ptr",
+            "accepted = gate(\n                        q_ptr + stored",
+        ),
         (
             KERNEL,
             "tokens,\n                        masses,",
             "tokens,\n                        mass_of(tl.load(q_ptr + stored + tokens, mask=tokens >= 0, other=0.0)),",
         ),
     ],
-    "<= in the sampled test": [(KERNEL, "u * q_here < r_here", "u * q_here <= r_here")],
-    "<= in the point-mass test": [(KERNEL, "(coin < tl.cumsum", "(coin <= tl.cumsum")],
+    "<= in the sampled test": [(NODE, "u * q_here < r_here", "u * q_here <= r_here")],
+    "<= in the point-mass test": [(NODE, "(coin < tl.cumsum", "(coin <= tl.cumsum")],
     "<= in the draw": [(ROW, "tl.cumsum(values, axis=0) > goal", "tl.cumsum(values, axis=0) >= goal")],
     "<= in the nucleus": [(ROW, "axis=0) < theta)", "axis=0) <= theta)")],
-    "residual not reduced": [(KERNEL, "r = tl.maximum(r - q, 0.0)", "r = tl.maximum(r - 0.0, 0.0)")],
+    "residual not reduced": [(NODE, "r = tl.maximum(r - q, 0.0)", "r = tl.maximum(r - 0.0, 0.0)")],
     "second sibling with the first one's coin": [
-        (KERNEL, "u = tl.load(sibling_coins_ptr + _pick(children, slots, rank))", "u = coin")
+        (NODE, "u = tl.load(sibling_coins_ptr + pick(children, slots, rank))", "u = coin")
     ],
-    "protected tokens rescued": [(KERNEL, "tl.load(protected_ptr + i), 0.0, masses)", "tl.load(protected_ptr + i), masses, masses)")],
+    "protected tokens rescued": [(NODE, "tl.load(protected_ptr + i), 0.0, masses)", "-1, masses, masses)")],
     "budget per node not per draw": [(KERNEL, "root + node) * reject_all < epsilon", "root + node) < epsilon")],
 }
 
