@@ -29,6 +29,9 @@ class CpuPlatform(CpuDeviceMixin, SRTPlatform):
         # A few small functions of SGLang are decorated with torch.compile. On a CPU that means a C++ compiler and tens
         # of seconds within the first requests, to save microseconds. Read when the decorators run, so set this early.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+        # By default OpenMP threads spin while they wait for each other. On a machine with few cores the server's own other
+        # processes are enough to make that many times slower. Read when a process starts: the model processes inherit it.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
     def get_device(self, device_id: int = 0) -> str:
         """Always "cpu". SGLang compares this with strings, so it is no `torch.device`."""
