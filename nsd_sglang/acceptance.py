@@ -6,6 +6,8 @@ top-k and top-p, seeded coins before it, the broadcast from rank 0 and all bookk
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from nsd_sglang.options import NSDOptions
 class NucleusAcceptance:
     """Callable with the keyword arguments of SGLang's tree and chain sampling kernels.
 
-    `begin` names the batch and its recorded proposals before each verify step.
+    Only within `step`, which names the batch and its recorded proposals.
     """
 
     def __init__(self, options: NSDOptions):
@@ -27,11 +29,15 @@ class NucleusAcceptance:
         self._batch: Any = None
         self._proposals: Proposals | None = None
 
-    def begin(self, batch: Any, proposals: Proposals | None) -> None:
-        """batch: the ScheduleBatch about to be verified, its verify input in `spec_info`. proposals: None when the draft
-        proposed its top-k."""
-        self._batch = batch
-        self._proposals = proposals
+    @contextmanager
+    def step(self, batch: Any, proposals: Proposals | None) -> Iterator[None]:
+        """One verify step. batch: the ScheduleBatch to verify, its verify input in `spec_info`. proposals: None when the
+        draft proposed its top-k."""
+        self._batch, self._proposals = batch, proposals
+        try:
+            yield
+        finally:  # keep no batch, and none of its tensors, alive
+            self._batch, self._proposals = None, None
 
     def __call__(
         self,

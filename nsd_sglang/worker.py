@@ -53,8 +53,8 @@ class _NSDWorker:
             return super().alloc_memory_pool(*args, **kwargs)
 
     def verify(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        self._acceptance.begin(batch, self._take_proposals(batch.spec_info, batch))
-        return super().verify(batch, *args, **kwargs)
+        with self._acceptance.step(batch, self._take_proposals(batch.spec_info, batch)):
+            return super().verify(batch, *args, **kwargs)
 
     def _take_proposals(self, verify_input: Any, batch: Any) -> Proposals | None:
         """The proposals that `patches.draft_proposals` left on the verify input, as target token ids."""

@@ -71,9 +71,10 @@ def install(drafting: SampledDrafting) -> None:
         return verify_input
 
     class EagleDraftInputBuffers(stock_buffers):
-        def __post_init__(self) -> None:
-            if self.draft_probs is not None:
-                self.draft_probs = self.draft_probs.new_zeros(self.draft_probs.shape[0], drafting.record_width)
+        def __init__(self, *, draft_probs: Any, **fields: Any) -> None:
+            if draft_probs is not None:
+                draft_probs = draft_probs.new_zeros(draft_probs.shape[0], drafting.record_width)
+            super().__init__(draft_probs=draft_probs, **fields)
 
     for replacement in (renorm_draft_probs, fast_sample, sample_draft_proposal, build_eagle_verify_input):
         assign(eagle_worker_v2, replacement.__name__, replacement)

@@ -15,26 +15,26 @@ def verify(threshold, coin, *, proposals=None, topk=1):
     """One request, a chain of one draft (token 1) of target probability 0.3, nucleus {0, 1} at 0.8."""
     acceptance = NucleusAcceptance(NSDOptions(threshold=threshold))
     batch = SimpleNamespace(spec_info=SimpleNamespace(topk=topk), sampling_info=SimpleNamespace(sampling_seed=None))
-    acceptance.begin(batch, proposals)
     outputs = dict(
         predicts=torch.zeros(2, dtype=torch.int32),
         accept_index=torch.full((1, 2), -1, dtype=torch.int32),
         accept_token_num=torch.empty(1, dtype=torch.int32),
     )
-    acceptance(
-        **outputs,
-        candidates=torch.tensor([[5, 1]]),
-        retrive_index=torch.tensor([[0, 1]]),
-        retrive_next_token=torch.tensor([[1, -1]]),
-        retrive_next_sibling=torch.tensor([[-1, -1]]),
-        uniform_samples=torch.tensor([[coin, 0.0]]),
-        uniform_samples_for_final_sampling=torch.tensor([0.0]),
-        target_probs=torch.tensor([[[0.6, 0.3, 0.1], [0.0, 0.0, 1.0]]]),
-        draft_probs=None,
-        threshold_single=1.0,
-        threshold_acc=1.0,
-        deterministic=True,
-    )
+    with acceptance.step(batch, proposals):
+        acceptance(
+            **outputs,
+            candidates=torch.tensor([[5, 1]]),
+            retrive_index=torch.tensor([[0, 1]]),
+            retrive_next_token=torch.tensor([[1, -1]]),
+            retrive_next_sibling=torch.tensor([[-1, -1]]),
+            uniform_samples=torch.tensor([[coin, 0.0]]),
+            uniform_samples_for_final_sampling=torch.tensor([0.0]),
+            target_probs=torch.tensor([[[0.6, 0.3, 0.1], [0.0, 0.0, 1.0]]]),
+            draft_probs=None,
+            threshold_single=1.0,
+            threshold_acc=1.0,
+            deterministic=True,
+        )
     return tuple(tensor.tolist() for tensor in outputs.values())
 
 
@@ -66,10 +66,10 @@ def test_coins_of_siblings_are_new_columns_of_the_seeded_stream(monkeypatch):
     nodes, seeds, lengths = 4, torch.tensor([3, 4]), torch.tensor([10, 20])
     acceptance = NucleusAcceptance(NSDOptions())
     batch = SimpleNamespace(sampling_info=SimpleNamespace(sampling_seed=seeds), seq_lens=lengths)
-    acceptance.begin(batch, None)
     candidates = torch.zeros(2, nodes).long()
-    coins = acceptance._sibling_coins(candidates)
-    assert coins.shape == (2, nodes) and torch.equal(coins, acceptance._sibling_coins(candidates))
+    with acceptance.step(batch, None):
+        coins = acceptance._sibling_coins(candidates)
+        assert coins.shape == (2, nodes) and torch.equal(coins, acceptance._sibling_coins(candidates))
     stock = _seeded_verify_coins(sampling_seed=seeds, seq_lens=lengths, draft_token_num=nodes, device="cpu")
     used = torch.cat((stock[0], stock[1][:, None]), dim=1)
     assert not (coins[:, :, None] == used[:, None, :]).any()
@@ -77,8 +77,8 @@ def test_coins_of_siblings_are_new_columns_of_the_seeded_stream(monkeypatch):
 
 def test_unseeded_coins_of_siblings_differ():
     acceptance = NucleusAcceptance(NSDOptions())
-    acceptance.begin(SimpleNamespace(sampling_info=SimpleNamespace(sampling_seed=None)), None)
-    first, second = (acceptance._sibling_coins(torch.zeros(1, 8).long()) for _ in range(2))
+    with acceptance.step(SimpleNamespace(sampling_info=SimpleNamespace(sampling_seed=None)), None):
+        first, second = (acceptance._sibling_coins(torch.zeros(1, 8).long()) for _ in range(2))
     assert (first != second).any() and (first >= 0).all() and (first < 1).all()
 
 

@@ -128,8 +128,7 @@ def test_verification(torch_hash, monkeypatch, topk):
         threshold_acc=1.0,
         deterministic=True,
     )
-    with NoHostWait():
-        acceptance.begin(batch_info, laws)
+    with NoHostWait(), acceptance.step(batch_info, laws):
         acceptance(**arguments)
     assert launched == [(batch,)]
 
