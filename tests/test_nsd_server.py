@@ -131,6 +131,30 @@ def test_standalone_tree_of_sampled_proposals(start, models, plain_answers):
         assert chi_square_p(sample_law(server, 1500, top_k=3), law) > 1e-3
 
 
+def test_roots_follow_their_requests_under_pressure(start, models, plain_answers):
+    """Chunked prefill, prefix reuse, requests that end in waves, few KV slots and retraction: every root keeps the law its
+    children were drawn from, so greedy answers stay exact and sampled ones on their law."""
+    tight = ("--chunked-prefill-size", "8", "--max-total-tokens", "300", "--max-running-requests", "8")
+    draft = ("--speculative-draft-model-path", models.eagle, "--nsd-proposals", "sampled", *TREE, *tight)
+    # Few slots alone seldom retract: the scheduler holds requests back before it comes to that.
+    retract = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "9"}
+    with start(*draft, threshold="0", env=retract) as server:
+        long = {"temperature": 1, "max_new_tokens": 120, "ignore_eos": True}
+        bodies = []
+        for i in range(60):
+            bodies.append({"input_ids": LAW_PROMPT, "sampling_params": {"top_k": 3, "max_new_tokens": 4 + i % 3, "n": 10}})
+            bodies.append({"input_ids": PROMPTS[i % 8] + PROMPTS[(i + 1) % 8], "sampling_params": long})
+            bodies.append(greedy_bodies()[i % 8])
+        for body in bodies:
+            body["sampling_params"] = body["sampling_params"] | {"ignore_eos": True}
+        answers = server.generate_all(bodies, 12)
+        for i in range(60):
+            assert answers[3 * i + 2]["output_ids"] == plain_answers[i % 8]
+        assert sum(answer["meta_info"]["num_retractions"] for answer in answers[1::3] + answers[2::3]) > 0
+        sampled = [tuple(answer["output_ids"][:4]) for batch in answers[0::3] for answer in batch]
+        assert chi_square_p(sampled, exact_law(models.target, LAW_PROMPT, 4, top_k=3)) > 1e-3
+
+
 def test_eagle3_chain_with_a_reduced_vocabulary(start, models, reduced_eagle3, plain_answers):
     draft = ("--speculative-draft-model-path", reduced_eagle3, "--nsd-proposals", "sampled", *CHAIN)
     with start(*draft, threshold="0") as server:
