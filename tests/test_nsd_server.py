@@ -41,11 +41,35 @@ def reduced_eagle3(models, tmp_path_factory):
     return str(folder)
 
 
+@pytest.fixture(scope="session")
+def mtp_target(models, tmp_path_factory):
+    """The target as a Qwen2-like MiMo checkpoint (its attention biases are 0) with one multi-token-prediction layer, which
+    passes the token's embedding on."""
+    folder = tmp_path_factory.mktemp("mtp") / "target"
+    shutil.copytree(models.target, folder)
+    weights = load_file(folder / "model.safetensors")
+    hidden = weights["model.norm.weight"].numel()
+    for name in [name for name in weights if name.startswith("model.layers.0.")]:
+        damped = 0.1 if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
+        weights[name.replace("model.layers.0.", "model.mtp_layers.0.")] = damped * weights[name]
+    for name in [name for name in weights if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))]:
+        weights[name.replace(".weight", ".bias")] = torch.zeros(weights[name].shape[0])
+    for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+        weights[f"model.mtp_layers.0.{name}.weight"] = torch.ones(hidden)
+    copy = torch.cat((0.1 * torch.eye(hidden), torch.eye(hidden)), dim=1)  # of the hidden state and the embedding
+    weights["model.mtp_layers.0.input_proj.weight"] = copy
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    changed = {"architectures": ["MiMoForCausalLM"], "model_type": "qwen2", "num_nextn_predict_layers": 1}
+    (folder / "config.json").write_text(json.dumps(config | changed))
+    return str(folder)
+
+
 @pytest.fixture
 def start(models, tmp_path):
-    def start(*args, threshold="0.95", env=None):
+    def start(*args, threshold="0.95", env=None, model=models.target):
         nsd = ("--speculative-algorithm", "NSD", "--nsd-threshold", threshold)
-        return serve(models.target, "--dtype", "float32", *nsd, *args, log=tmp_path / "server.log", env=env)
+        return serve(model, "--dtype", "float32", *nsd, *args, log=tmp_path / "server.log", env=env)
 
     return start
 
@@ -126,6 +150,14 @@ def test_eagle_chain_of_sampled_proposals(start, models, plain_answers):
 def test_standalone_tree_of_sampled_proposals(start, models, plain_answers):
     draft = ("--speculative-draft-model-path", models.standalone, "--nsd-proposals", "sampled", *TREE)
     with start(*draft, threshold="0") as server:
+        assert_greedy_identical(server, plain_answers)
+        law = exact_law(models.target, LAW_PROMPT, 4, top_k=3)
+        assert chi_square_p(sample_law(server, 1500, top_k=3), law) > 1e-3
+
+
+def test_a_target_with_mtp_layers_drafts_for_itself(start, models, mtp_target, plain_answers):
+    with start("--nsd-proposals", "sampled", *CHAIN, threshold="0", model=mtp_target) as server:
+        assert "NSD: nextn drafter" in server.log.read_text()
         assert_greedy_identical(server, plain_answers)
         law = exact_law(models.target, LAW_PROMPT, 4, top_k=3)
         assert chi_square_p(sample_law(server, 1500, top_k=3), law) > 1e-3
