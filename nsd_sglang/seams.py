@@ -105,12 +105,6 @@ NSD_SEAMS = [
         "subclass",
         "skip the vocabulary check of SGLang's chain sampler",
     ),
-    Seam(
-        _SPEC + "eagle_worker_v2:EagleDraftWorker._draft_extend_for_prefill",
-        "(self, batch, target_hidden_states, next_token_ids, mm_input_embeds=, kv_loc_plan=)",
-        "hook",
-        "keep the first prompt token in a standalone draft's context",
-    ),
     Seam("sglang.srt.runtime_context:get_spec", "()", "call", "read the resolved speculative options"),
     Seam("sglang.srt.runtime_context:_ConfigBag.override", "(self, **kwargs)", "call", "switch those checks off"),
     # Verification
@@ -187,6 +181,35 @@ NSD_SEAMS = [
         "hook",
         "graph buffer of the root's record",
     ),
+    # Standalone drafts
+    Seam(
+        _SPEC + "eagle_worker_v2:EagleDraftWorker._draft_extend_for_prefill",
+        "(self, batch, target_hidden_states, next_token_ids, mm_input_embeds=, kv_loc_plan=)",
+        "hook",
+        "prefill without EAGLE's shift",
+    ),
+    Seam(
+        _SPEC + "eagle_worker_v2:EagleDraftWorker._draft_extend_for_decode",
+        "(self, batch, batch_result, *, kv_loc_plan=)",
+        "hook",
+        "one slot further",
+    ),
+    Seam(_SPEC + "eagle_worker_v2:EagleDraftWorker.draft", "(self, batch, *, with_topology=)", "hook", "one slot further"),
+    Seam(
+        _SPEC + "eagle_worker_common:prepare_for_draft_extend",
+        "(draft_extend_input, batch, predict, num_draft_tokens, draft_model_runner, cuda_graph_runner, *, "
+        "return_hidden_states_before_norm, widened_out_cache_loc=, widened_positions=, kv_loc_plan=)",
+        "read",
+        "takes position and slots from the batch",
+    ),
+    Seam(
+        "sglang.kernels.ops.speculative.cache_locs:assign_extend_cache_locs_uniform_func",
+        "(req_pool_indices, req_to_token, start_offset, batch_size, draft_token_num, device, *, full_v2p=, swa_v2p=, full_out=, swa_out=, page_size=, positions_out=, anchor_src=, anchor_out=)",
+        "call",
+        "slots of a decode extend",
+    ),
+    Seam("sglang.srt.mem_cache.allocation_sizing:get_alloc_len_per_decode", "()", "hook", "one more slot a request"),
+    Seam("sglang.srt.model_executor.pool_configurator:get_alloc_len_per_decode", "name", "hook", "where pools are sized"),
     Seam(
         "sglang.kernels.ops.sampling.murmur_hash:murmur_hash32",
         "(seed, positions, col_indices)",

@@ -18,7 +18,7 @@ from nsd_sglang.acceptance import NucleusAcceptance
 from nsd_sglang.drafting import SampledDrafting
 from nsd_sglang.kernels.types import Proposals
 from nsd_sglang.options import NSDOptions
-from nsd_sglang.patches import draft_proposals, standalone_first_token, verify_kernels
+from nsd_sglang.patches import draft_proposals, standalone_prefix, verify_kernels
 
 
 def nsd_worker_class(base: type, options: NSDOptions) -> type:
@@ -46,7 +46,7 @@ class _NSDWorker:
         with self._stock_sampler_checks_off():
             super().__init__(server_args, gpu_id, nccl_port, target_worker)
         if isinstance(self, StandaloneWorkerV2):
-            standalone_first_token.install(self._draft_worker)
+            standalone_prefix.install(self._draft_worker)
 
     def alloc_memory_pool(self, *args: Any, **kwargs: Any) -> Any:
         with self._stock_sampler_checks_off():

@@ -8,7 +8,6 @@ import torch
 from nsd_sglang.acceptance import NucleusAcceptance
 from nsd_sglang.kernels.types import Proposals
 from nsd_sglang.options import NSDOptions
-from nsd_sglang.patches.standalone_first_token import keep_first_tokens
 
 
 def verify(threshold, coin, *, proposals=None, topk=1):
@@ -80,11 +79,3 @@ def test_unseeded_coins_of_siblings_differ():
     with acceptance.step(SimpleNamespace(sampling_info=SimpleNamespace(sampling_seed=None)), None):
         first, second = (acceptance._sibling_coins(torch.zeros(1, 8).long()) for _ in range(2))
     assert (first != second).any() and (first >= 0).all() and (first < 1).all()
-
-
-def test_a_standalone_draft_keeps_the_first_token_of_a_prompt():
-    tokens = torch.tensor([10, 11, 12, 20, 30, 31, 40, 41])
-    kept = keep_first_tokens(tokens, [3, 1, 2, 2], [0, 0, 5, 0])
-    # Shifted left by one, the first request's row then begins with token 10 instead of 11.
-    assert kept.tolist() == [10, 10, 12, 20, 30, 31, 40, 40]
-    assert tokens.tolist() == [10, 11, 12, 20, 30, 31, 40, 41]

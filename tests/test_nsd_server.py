@@ -187,6 +187,20 @@ def test_roots_follow_their_requests_under_pressure(start, models, plain_answers
         assert chi_square_p(sampled, exact_law(models.target, LAW_PROMPT, 4, top_k=3)) > 1e-3
 
 
+def test_a_standalone_draft_conditions_on_the_whole_prefix(start, models):
+    """A draft that is the target proposes from the target's own law, and everything is accepted: after a prefill, a prefill
+    in chunks, and a prefix from the radix cache. SGLang's shift, which loses the first token, accepts less than half."""
+    everything = ("--nsd-proposals", "sampled", "--nsd-candidates", "320", "--chunked-prefill-size", "8")
+    with start("--speculative-draft-model-path", models.target + "/.", *everything, *CHAIN, threshold="0") as server:
+        sampling = {"temperature": 1, "max_new_tokens": 30, "ignore_eos": True}
+        for _ in range(2):
+            answers = server.generate_all([{"input_ids": prompt, "sampling_params": sampling} for prompt in PROMPTS], 4)
+            accepted = sum(answer["meta_info"]["spec_num_correct_drafts"] for answer in answers)
+            drafted = sum(answer["meta_info"]["spec_num_proposed_drafts"] for answer in answers)
+            assert accepted > 0.98 * drafted
+        assert sum(answer["meta_info"]["cached_tokens"] for answer in answers) > 0
+
+
 def test_eagle3_chain_with_a_reduced_vocabulary(start, models, reduced_eagle3, plain_answers):
     draft = ("--speculative-draft-model-path", reduced_eagle3, "--nsd-proposals", "sampled", *CHAIN)
     with start(*draft, threshold="0") as server:
