@@ -275,7 +275,7 @@ def main() -> None:
     parser.add_argument("kind", choices=(EAGLE, EAGLE3, STANDALONE))
     parser.add_argument("--out", type=Path, required=True, help="folder of the new checkpoint")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=35, help="training time, sampling not included (default 35)")
+    parser.add_argument("--minutes", type=float, default=20, help="training time, sampling not included (default 20)")
     parser.add_argument("--steps", type=int, help="train this many steps instead, for a result that repeats exactly")
     parser.add_argument("--rows", type=int, default=1200, help="answers to train on (default 1200)")
     parser.add_argument("--target", type=Path, help="checkpoint of the target (default: the demo's, made on first use)")
