@@ -34,7 +34,7 @@ class NSDOptions:
 
     threshold: float = 0.95
     drafter: str = "auto"
-    proposals: str = "topk"
+    proposals: str = "sampled"
     candidates: int = 64
     verify_backend: str = "auto"
 
@@ -88,8 +88,8 @@ _HELP = {
     "threshold": "Nucleus threshold, 0 to 1. A drafted token is kept if it passes the standard test or is among the "
     "target's most likely tokens up to this cumulative mass. 0 is standard speculative decoding.",
     "drafter": "Family of the draft checkpoint. auto reads it off the checkpoint's config.json.",
-    "proposals": "How the draft proposes: its most likely tokens (topk), or tokens drawn from its distribution "
-    "(sampled).",
+    "proposals": "How the draft proposes: tokens drawn from its distribution (sampled), or its most likely tokens "
+    "(topk).",
     "candidates": "Sampled proposals are drawn from this many of the draft's most likely tokens, renormalised.",
     "verify_backend": "Implementation of the verifier. auto is triton on a GPU and torch on a CPU.",
 }
