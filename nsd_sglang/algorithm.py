@@ -9,6 +9,7 @@ the checks of EAGLE, EAGLE3 or STANDALONE, and only the worker class differs (`p
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any, Callable
 
 from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
@@ -67,6 +68,7 @@ def _resolve_name(server_args: Any, previous: Callable[[Any], None]) -> None:
     with _one_line(server_args):
         options = options_of(server_args)
         _check_thresholds(resolving_view(server_args))
+        _check_backend(options)
         chosen = _choose_drafter(server_args, options)
         declare_resolution(
             server_args,
@@ -105,6 +107,19 @@ def _check_thresholds(cfg: Any) -> None:
             raise OptionError(f"{option} accepts only 1.0 with NSD, got {getattr(cfg, name)}; use --nsd-threshold")
 
 
+def _check_backend(options: NSDOptions) -> None:
+    """The kernel runs on a CPU only under Triton's interpreter; found out later, it would end the scheduler."""
+    from sglang.srt.platforms import current_platform
+
+    from nsd_sglang.platforms.cpu import CpuPlatform
+
+    interpreted = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on")
+    if options.verify_backend == "triton" and isinstance(current_platform, CpuPlatform) and not interpreted:
+        raise OptionError(
+            "--nsd-verify-backend triton needs a GPU, or TRITON_INTERPRET=1 in the environment; accepted here: auto, torch"
+        )
+
+
 def _check_shape(cfg: Any) -> None:
     """SGLang takes the three shape options together or none of them, and asserts where one is missing."""
     steps, topk, tokens = (
@@ -122,6 +137,11 @@ def _check_shape(cfg: Any) -> None:
     if steps < 1 or topk < 1:
         raise OptionError(
             f"--speculative-num-steps and --speculative-eagle-topk accept 1 or more, got {steps} and {topk}"
+        )
+    if cfg.speculative_use_rejection_sampling and topk != 1:
+        raise OptionError(
+            f"--speculative-use-rejection-sampling requires --speculative-eagle-topk=1, got {topk}; "
+            "--nsd-proposals sampled draws trees as well"
         )
     largest = 1 + topk + (steps - 1) * topk * topk
     if topk > 1 and not 2 <= tokens <= largest:
@@ -166,6 +186,10 @@ def _choose_drafter(server_args: Any, options: NSDOptions) -> drafters.Drafter:
 def _config(path: str, revision: str | None, option: str, cfg: Any) -> Any:
     from sglang.srt.utils.hf_transformers_utils import get_config
 
+    if os.path.isfile(path) and not path.endswith(".gguf"):
+        raise OptionError(
+            f"{option} {path}: this is a file. Accepted: a local folder with a config.json, or a Hugging Face repository ID"
+        )
     try:
         return get_config(path, trust_remote_code=cfg.trust_remote_code, revision=revision)
     except Exception as error:

@@ -44,7 +44,13 @@ def resolve(requested: str, draft_path: str | None, draft: Any | None, target_pa
                 "or --nsd-drafter nextn for a target that has them"
             )
         return Drafter("nextn", target_path)
-    family = detect(draft) if requested == "auto" else requested
+    found = detect(draft)
+    family = found if requested == "auto" else requested
+    if found is not None and ALGORITHM[found] != ALGORITHM[family]:
+        raise OptionError(
+            f"--nsd-drafter {requested} does not fit {draft_path}, whose architecture {_architecture(draft)!r} is of the "
+            f"family {found}. Accepted: auto, {found}"
+        )
     if family is None:
         raise OptionError(
             f"{_PATH} {draft_path}: cannot tell the drafter family from architecture {_architecture(draft)!r}. Accepted: "

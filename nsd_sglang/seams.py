@@ -107,6 +107,20 @@ NSD_SEAMS = [
     ),
     Seam("sglang.srt.runtime_context:get_spec", "()", "call", "read the resolved speculative options"),
     Seam("sglang.srt.runtime_context:_ConfigBag.override", "(self, **kwargs)", "call", "switch those checks off"),
+    Seam(
+        "sglang.srt.mem_cache.allocation_sizing:get_req_to_token_extra_context_len",
+        "()",
+        "hook",
+        "room for the decode reserve of a tree near the context limit",
+    ),
+    Seam(
+        "sglang.srt.mem_cache.kv_cache_configurator:get_req_to_token_extra_context_len",
+        "name",
+        "hook",
+        "where rows are sized",
+    ),
+    Seam("sglang.srt.mem_cache.allocation_sizing:get_alloc_reserve_per_decode", "()", "call", "size of that reserve"),
+    Seam("sglang.srt.mem_cache.allocation_sizing:get_alloc_page_size", "()", "call", "size of that reserve"),
     # Verification
     Seam(
         _SPEC + "eagle_utils:eagle_sample",

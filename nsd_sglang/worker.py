@@ -18,7 +18,7 @@ from nsd_sglang.acceptance import NucleusAcceptance
 from nsd_sglang.drafting import SampledDrafting
 from nsd_sglang.kernels.types import Proposals
 from nsd_sglang.options import NSDOptions
-from nsd_sglang.patches import draft_proposals, standalone_prefix, verify_kernels
+from nsd_sglang.patches import draft_proposals, row_headroom, standalone_prefix, verify_kernels
 
 
 def nsd_worker_class(base: type, options: NSDOptions) -> type:
@@ -40,6 +40,7 @@ class _NSDWorker:
         spec = get_spec()
         self._acceptance = NucleusAcceptance(self.nsd_options)
         verify_kernels.install(self._acceptance)
+        row_headroom.install()
         self._sampled = spec.speculative_use_rejection_sampling
         if self._sampled:
             draft_proposals.install(SampledDrafting(spec.speculative_eagle_topk, self.nsd_options.candidates))

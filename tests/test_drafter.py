@@ -36,7 +36,21 @@ def test_family_is_read_off_the_checkpoint(draft, family, algorithm):
 
 
 def test_the_option_overrides_the_checkpoint():
-    assert resolve("eagle", draft=config("LlamaForCausalLM")).algorithm == "EAGLE"
+    assert resolve("eagle", draft=config("MyHead")).algorithm == "EAGLE"
+    assert resolve("nextn", draft=config("LlamaForCausalLMEagle")).algorithm == "EAGLE"  # one worker serves both
+
+
+@pytest.mark.parametrize(
+    "requested, draft, accepted",
+    [
+        ("eagle", config("LlamaForCausalLM"), "standalone"),
+        ("standalone", config("LlamaForCausalLMEagle"), "eagle"),
+        ("eagle", config("LlamaForCausalLMEagle3"), "eagle3"),
+    ],
+)
+def test_an_option_that_contradicts_the_checkpoint_is_refused(requested, draft, accepted):
+    with pytest.raises(OptionError, match=f"--nsd-drafter {requested} does not fit draft.*Accepted: auto, {accepted}$"):
+        resolve(requested, draft=draft)
 
 
 @pytest.mark.parametrize("path", [None, "target"])

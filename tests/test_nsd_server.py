@@ -187,6 +187,17 @@ def test_roots_follow_their_requests_under_pressure(start, models, plain_answers
         assert chi_square_p(sampled, exact_law(models.target, LAW_PROMPT, 4, top_k=3)) > 1e-3
 
 
+def test_a_tree_near_the_context_limit(start, models):
+    """The reserve of a tree is longer than the headroom that SGLang gives a row of KV slots."""
+    tree = ("--speculative-num-steps", "3", "--speculative-eagle-topk", "3", "--speculative-num-draft-tokens", "10")
+    with start("--speculative-draft-model-path", models.standalone, *tree) as server:
+        for length in range(998, 1019, 4):
+            prompt = [(7 * i + 2) % 250 for i in range(length)]
+            sampling = {"temperature": 1, "max_new_tokens": 1022 - length, "ignore_eos": True}
+            answer = server.generate(input_ids=prompt, sampling_params=sampling)
+            assert len(answer["output_ids"]) == 1022 - length
+
+
 def test_a_standalone_draft_conditions_on_the_whole_prefix(start, models):
     """A draft that is the target proposes from the target's own law, and everything is accepted: after a prefill, a prefill
     in chunks, and a prefix from the radix cache. SGLang's shift, which loses the first token, accepts less than half."""
@@ -228,6 +239,18 @@ REFUSALS = {
         ("--speculative-draft-model-path", "/nowhere/draft"),
         ("--speculative-draft-model-path /nowhere/draft", "Accepted: a local folder with a config.json"),
     ),
+    "a file for a checkpoint": (
+        ("--speculative-draft-model-path", "{eagle}/config.json"),
+        ("--speculative-draft-model-path", "this is a file. Accepted: a local folder with a config.json"),
+    ),
+    "a drafter that the checkpoint is not": (
+        ("--speculative-draft-model-path", "{eagle}", "--nsd-drafter", "standalone"),
+        ("--nsd-drafter standalone does not fit", "Accepted: auto, eagle"),
+    ),
+    "the kernel without a GPU or the interpreter": (
+        ("--speculative-draft-model-path", "{eagle}", "--nsd-verify-backend", "triton"),
+        ("--nsd-verify-backend triton needs a GPU, or TRITON_INTERPRET=1", "accepted here: auto, torch"),
+    ),
     "relaxed thresholds of SGLang": (
         ("--speculative-draft-model-path", "{eagle}", "--speculative-accept-threshold-single", "0.5"),
         ("--speculative-accept-threshold-single accepts only 1.0 with NSD, got 0.5; use --nsd-threshold",),
@@ -246,7 +269,7 @@ REFUSALS = {
     ),
     "rejection sampling of a tree": (
         ("--speculative-draft-model-path", "{eagle}", "--speculative-use-rejection-sampling", *TREE),
-        ("--speculative-use-rejection-sampling requires --speculative-eagle-topk=1",),
+        ("--speculative-use-rejection-sampling requires --speculative-eagle-topk=1, got 2; --nsd-proposals sampled",),
     ),
     "attention data parallelism with a standalone draft": (
         ("--speculative-draft-model-path", "{standalone}", "--enable-dp-attention", "--dp-size", "2", "--tp-size", "2", *CHAIN),
