@@ -48,7 +48,7 @@ def test_values_outside_the_range(option, value, accepted, capsys):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--eagle-topk=1", "--num-draft-tokens=10"], ["--num-draft-tokens 10", "4"]),
+        (["--eagle-topk=1", "--num-draft-tokens=10"], ["--num-draft-tokens 10", "5"]),
         (["--num-steps=2", "--eagle-topk=2", "--num-draft-tokens=8"], ["--num-draft-tokens 8", "at most 7"]),
         (["--json=missing-directory/x.json"], ["--json missing-directory/x.json", "existing directory"]),
         (["--proposals=sampled", "--candidates=2"], ["--candidates 2", "--eagle-topk, 3, or more"]),
@@ -63,7 +63,7 @@ def test_values_that_do_not_fit_together(words, expected, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--eagle-topk=1", "--num-draft-tokens=4"], ["--num-steps=2", "--eagle-topk=2", "--num-draft-tokens=7"]]
+    "words", [[], ["--eagle-topk=1", "--num-draft-tokens=5"], ["--num-steps=2", "--eagle-topk=2", "--num-draft-tokens=7"]]
 )
 def test_good_values_reach_the_run(words, monkeypatch):
     monkeypatch.setattr(command, "_run", lambda args: 0)
