@@ -151,6 +151,12 @@ def build_shared() -> tuple[Path, str]:
     return env, key
 
 
+def launcher(env: Path, module: str, function: str) -> str:
+    """A command that calls a function with this checkout's interpreter."""
+    call = f"import sys; from {module} import {function}; sys.exit({function}())"
+    return f'#!/bin/sh\nexec "{env}/bin/python" -c "{call}" "$@"\n'
+
+
 def build_checkout(shared: Path, shared_key: str) -> Path:
     env = ROOT / ".venv"
     key = digest(shared_key, str(shared), str(ROOT), (ROOT / "pyproject.toml").read_bytes())
@@ -162,9 +168,10 @@ def build_checkout(shared: Path, shared_key: str) -> Path:
         # addsitedir, not a bare path: the shared environment's own .pth files count as well.
         line = f"import site; site.addsitedir({site_packages(shared)!r})\n"
         Path(site_packages(env), "nsd_sglang_shared_env.pth").write_text(line)
-        for name, module in {"sglang": "sglang.cli.main", "pytest": "pytest"}.items():
+        # The shared environment's own commands run its interpreter, which does not see this checkout.
+        for name, function in {"sglang": "sglang.cli.main:main", "pytest": "pytest:main"}.items():
             script = env / "bin" / name
-            script.write_text(f'#!/bin/sh\nexec "{env}/bin/python" -m {module} "$@"\n')
+            script.write_text(launcher(env, *function.split(":")))
             script.chmod(0o755)
         # pip and the build backend are in the lock, so they come from the shared environment.
         pip = [str(env / "bin" / "python"), "-m", "pip"]

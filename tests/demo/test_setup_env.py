@@ -66,3 +66,15 @@ def test_the_lock_pins_everything_and_names_no_place():
     assert all("==" in pin for pin in pins)
     assert not any(word in line for line in lines for word in ("://", "@ ", "--index", "--find-links"))
     assert {"sglang==0.5.23", "torch==2.14.1"} <= set(pins)
+
+
+def test_a_launcher_calls_its_function_with_the_arguments_and_exits_with_its_result(setup_env, tmp_path):
+    setup_env.new_venv(tmp_path)
+    module = Path(setup_env.site_packages(tmp_path)) / "commands.py"
+    module.write_text("import sys\ndef main():\n    print(sys.prefix, sys.argv[1:])\n    return 3\n")
+    command = tmp_path / "bin" / "command"
+    command.write_text(setup_env.launcher(tmp_path, "commands", "main"))
+    command.chmod(0o755)
+    done = subprocess.run([command, "a b", "--c"], capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stdout == f"{tmp_path} ['a b', '--c']\n"
