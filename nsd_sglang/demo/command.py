@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 
+from nsd_sglang.console import number, one_line_errors, signals_as_exit, tree_problem, writable
 from nsd_sglang.demo.cache import DemoError, default_cache_dir
 from nsd_sglang.demo.model import DRAFTERS
 from nsd_sglang.options import PROPOSALS
@@ -24,8 +22,7 @@ SHOWN_ANSWERS = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the demo's options to ``parser``; every bad value is refused while parsing or by :func:`run`, before any work."""
-    # One line that names the option; argparse would print the whole usage before it.
-    parser.error = lambda message: parser.exit(2, f"{parser.prog}: {message.removeprefix('argument ')}\n")
+    one_line_errors(parser)
     most = NUM_PROBLEMS - WARM_UP_PROMPTS
     option = parser.add_argument
 
@@ -33,18 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         option(name, choices=accepted, default=default, help=f"{help_text} (default {default})")
 
     option("--json", type=Path, metavar="FILE", help="also write all figures, answers and commands to FILE")
-    option("--num-prompts", type=_number(int, 1, most), default=32, metavar="N", help=f"timed prompts, 1 to {most} (default 32)")
-    option("--concurrency", type=_number(int, 1, 64), default=1, metavar="C", help="requests at a time, 1 to 64 (default 1)")
-    option("--max-new-tokens", type=_number(int, 2, 1024), default=64, metavar="T", help="tokens per answer, 2 to 1024 (default 64)")
-    option("--threshold", type=_number(float, 0, 1), default=0.95, help="NSD's nucleus threshold, 0 to 1 (default 0.95)")
-    option("--temperature", type=_number(float, 0, 2), default=1.0, help="sampling temperature, 0 to 2 (default 1)")
-    option("--seed", type=_number(int, 0, 2**31 - 1), default=0, help="the servers' random seed (default 0)")
-    option("--num-steps", type=_number(int, 1, 8), default=4, help="depth of the draft tree, 1 to 8 (default 4)")
-    option("--eagle-topk", type=_number(int, 1, 8), default=3, help="children per node of the draft tree, 1 to 8 (default 3)")
-    option("--num-draft-tokens", type=_number(int, 2, 64), default=12, help="nodes of the draft tree, 2 to 64 (default 12)")
+    option("--num-prompts", type=number(int, 1, most), default=32, metavar="N", help=f"timed prompts, 1 to {most} (default 32)")
+    option("--concurrency", type=number(int, 1, 64), default=1, metavar="C", help="requests at a time, 1 to 64 (default 1)")
+    option("--max-new-tokens", type=number(int, 2, 1024), default=64, metavar="T", help="tokens per answer, 2 to 1024 (default 64)")
+    option("--threshold", type=number(float, 0, 1), default=0.95, help="NSD's nucleus threshold, 0 to 1 (default 0.95)")
+    option("--temperature", type=number(float, 0, 2), default=1.0, help="sampling temperature, 0 to 2 (default 1)")
+    option("--seed", type=number(int, 0, 2**31 - 1), default=0, help="the servers' random seed (default 0)")
+    option("--num-steps", type=number(int, 1, 8), default=4, help="depth of the draft tree, 1 to 8 (default 4)")
+    option("--eagle-topk", type=number(int, 1, 8), default=3, help="children per node of the draft tree, 1 to 8 (default 3)")
+    option("--num-draft-tokens", type=number(int, 2, 64), default=12, help="nodes of the draft tree, 2 to 64 (default 12)")
     choice("--drafter", DRAFTERS, "eagle", "the bundled draft of both speculating servers")
     choice("--proposals", PROPOSALS, "topk", "how NSD's draft proposes; stock speculation proposes its top-k")
-    option("--candidates", type=_number(int, 1, 1024), default=64, help="tokens a sampled proposal is drawn from (default 64)")
+    option("--candidates", type=number(int, 1, 1024), default=64, help="tokens a sampled proposal is drawn from (default 64)")
     option("--cache-dir", type=Path, default=None, help=f"model, prompts and logs (default {default_cache_dir()})")
 
 
@@ -54,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if problem:
         return _fail(problem, 2)
     try:
-        with _signals_as_exit():
+        with signals_as_exit():
             return _run(args)
     except (DemoError, OSError) as error:
         return _fail(str(error), 1)
@@ -117,43 +114,19 @@ def server_arguments(args: argparse.Namespace, target: Path, head: Path) -> dict
     }
 
 
-def _number(kind: type, low: float, high: float) -> Callable[[str], float]:
-    """An argparse type: a number of ``kind`` within [low, high]; argparse adds the option's name to the error."""
-    word = "a whole number" if kind is int else "a number"
-
-    def parse(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} is not accepted; give {word} from {low} to {high}")
-        return value
-
-    return parse
-
-
 def _check(args: argparse.Namespace) -> str | None:
     """The first thing wrong with options that are each well-formed, as one line; None when nothing is."""
-    steps, topk, nodes = args.num_steps, args.eagle_topk, args.num_draft_tokens
-    if topk == 1 and nodes != steps + 1:
-        return f"--num-draft-tokens {nodes}: with --eagle-topk 1 it is --num-steps plus one, {steps + 1}"
-    # The first step proposes topk tokens, every later one topk for each of the topk kept; the root counts as well.
-    most = 1 + topk + (steps - 1) * topk * topk
-    if nodes > most:
-        return f"--num-draft-tokens {nodes}: a tree of {steps} steps with topk {topk} has at most {most}"
-    if args.json and (args.json.is_dir() or not _writable(args.json.absolute().parent)):
+    problem = tree_problem(args.num_steps, args.eagle_topk, args.num_draft_tokens)
+    if problem:
+        return problem
+    if args.json and (args.json.is_dir() or not args.json.absolute().parent.is_dir() or not writable(args.json.absolute().parent)):
         return f"--json {args.json}: give a file in an existing directory that can be written to"
-    if args.proposals == "sampled" and args.candidates < topk:
-        return f"--candidates {args.candidates}: give --eagle-topk, {topk}, or more"
+    if args.proposals == "sampled" and args.candidates < args.eagle_topk:
+        return f"--candidates {args.candidates}: give --eagle-topk, {args.eagle_topk}, or more"
     cache = (args.cache_dir or default_cache_dir()).absolute()
-    if not _writable(next(path for path in (cache, *cache.parents) if path.exists())):
+    if not writable(cache):
         return f"--cache-dir {cache}: give a directory that can be created and written to"
     return None
-
-
-def _writable(directory: Path) -> bool:
-    return directory.is_dir() and os.access(directory, os.W_OK)
 
 
 def _function_name(code: str) -> str:
@@ -164,18 +137,3 @@ def _function_name(code: str) -> str:
 def _fail(message: str, code: int) -> int:
     print(f"nsd-sglang demo: {message}", file=sys.stderr, flush=True)
     return code
-
-
-@contextmanager
-def _signals_as_exit():
-    """Let SIGTERM and SIGHUP unwind like an exception, so that ``with`` blocks stop their servers."""
-
-    def leave(number, _frame):
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

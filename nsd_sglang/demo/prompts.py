@@ -32,13 +32,14 @@ def load_problems(data_file: Path) -> list[str]:
 
 def chat_prompts(problems: list[str], tokenizer) -> list[list[int]]:
     """Token ids of each problem as one user turn, with the chat template's prompt for the assistant's turn at the end."""
-    return [
-        list(
-            tokenizer.apply_chat_template(
-                [{"role": "user", "content": REQUEST.format(code=code.strip())}],
-                add_generation_prompt=True,
-                return_dict=False,
-            )
-        )
-        for code in problems
-    ]
+    return [list(_templated(code, tokenizer, return_dict=False)) for code in problems]
+
+
+def chat_texts(problems: list[str], tokenizer) -> list[str]:
+    """The same prompts as text."""
+    return [_templated(code, tokenizer, tokenize=False) for code in problems]
+
+
+def _templated(code: str, tokenizer, **options):
+    turn = [{"role": "user", "content": REQUEST.format(code=code.strip())}]
+    return tokenizer.apply_chat_template(turn, add_generation_prompt=True, **options)

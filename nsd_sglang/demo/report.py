@@ -93,6 +93,11 @@ def machine() -> dict[str, object]:
     return {"cpu": model, "usable_cores": usable_cores(), "memory_gib": round(memory, 1), "system": platform.platform()}
 
 
+def versions() -> dict[str, str | None]:
+    """Python's version and those of ``PACKAGES``, None for what is not installed."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
+
+
 def document(settings: dict, plain: Arm, stock: Arm, nsd: Arm) -> dict:
     """Everything the run knows, ready for JSON."""
     arms = {}
@@ -103,7 +108,7 @@ def document(settings: dict, plain: Arm, stock: Arm, nsd: Arm) -> dict:
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "settings": settings,
         "machine": machine(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": versions(),
         "ratios": ratios(plain, stock, nsd),
         "arms": arms,
     }

@@ -65,12 +65,19 @@ class Server:
         log_path: file for its output, overwritten.
         timeout_s: seconds to wait for the health check before giving up.
         program: the command instead of launch_server (tests); ``--host`` and ``--port`` are appended.
+        environment: additions to :func:`server_environment`; a value of None removes the variable.
 
     Raises DemoError from ``__enter__`` when the server ends or is not healthy in time, with the end of its log.
     """
 
     def __init__(
-        self, name: str, arguments: list[str], log_path: Path, timeout_s: float = 600.0, program: list[str] | None = None
+        self,
+        name: str,
+        arguments: list[str],
+        log_path: Path,
+        timeout_s: float = 600.0,
+        program: list[str] | None = None,
+        environment: dict[str, str | None] | None = None,
     ) -> None:
         self.name = name
         self.log_path = Path(log_path)
@@ -79,6 +86,8 @@ class Server:
         self.url = f"http://{HOST}:{self.port}"
         program = program or [sys.executable, "-m", "sglang.launch_server"]
         self.command = [*program, *arguments, "--host", HOST, "--port", str(self.port)]
+        merged = server_environment() | (environment or {})
+        self.environment = {name: value for name, value in merged.items() if value is not None}
         self.startup_s = 0.0
         self._guard: subprocess.Popen | None = None
         # Proxies are for the outside; a server on loopback is never reached through one.
@@ -94,7 +103,7 @@ class Server:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=server_environment(),
+                env=self.environment,
                 cwd=self.log_path.parent,
                 start_new_session=True,
             )

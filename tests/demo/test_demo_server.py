@@ -16,10 +16,10 @@ from nsd_sglang.demo.server import Server, _last_lines, _last_message
 FAKE = Path(__file__).with_name("fake_server.py")
 HOLDER = """
 import sys, time
-from nsd_sglang.demo.command import _signals_as_exit
+from nsd_sglang.console import signals_as_exit
 from nsd_sglang.demo.server import Server, _last_lines, _last_message
 program, log = sys.argv[1:-1], sys.argv[-1]
-with _signals_as_exit(), Server("fake", [], log, program=program):
+with signals_as_exit(), Server("fake", [], log, program=program):
     print("ready", flush=True)
     time.sleep(600)
 """
