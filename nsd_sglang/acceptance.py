@@ -21,11 +21,14 @@ class NucleusAcceptance:
     """Callable with the keyword arguments of SGLang's tree and chain sampling kernels.
 
     Only within `step`, which names the batch and its recorded proposals.
+
+    trace: where verify steps are recorded (`nsd_sglang.trace.Trace`), None for nowhere.
     """
 
-    def __init__(self, options: NSDOptions):
+    def __init__(self, options: NSDOptions, trace: Any = None):
         self.threshold = options.threshold
         self.backend = options.verify_backend
+        self.trace = trace
         self._batch: Any = None
         self._proposals: Proposals | None = None
 
@@ -58,6 +61,7 @@ class NucleusAcceptance:
         proposals, sibling_coins = self._proposals, None
         if proposals is not None and self._batch.spec_info.topk > 1:  # a chain has no second siblings
             sibling_coins = self._sibling_coins(candidates)
+        threshold = torch.full_like(uniform_samples_for_final_sampling, self.threshold)
         result = verify_tree(
             candidates,
             retrive_next_token,
@@ -65,7 +69,7 @@ class NucleusAcceptance:
             target_probs,
             uniform_samples,
             uniform_samples_for_final_sampling,
-            torch.full_like(uniform_samples_for_final_sampling, self.threshold),
+            threshold,
             max_depth=accept_index.shape[1],
             proposals=proposals,
             sibling_coins=sibling_coins,
@@ -74,6 +78,11 @@ class NucleusAcceptance:
         predicts.copy_(result.predict)
         accept_index.copy_(result.accept_index)
         accept_token_num.copy_(result.num_correct_drafts)
+        if self.trace is not None:
+            from nsd_sglang.trace_nodes import VerifyStep
+
+            tree = (candidates, retrive_next_token, retrive_next_sibling, target_probs, uniform_samples, sibling_coins)
+            self.trace.record(self._batch, VerifyStep(*tree, threshold, proposals, result, self.backend))
 
     def _sibling_coins(self, candidates: torch.Tensor) -> torch.Tensor:
         """Coins for second and later siblings, float32 [B, N]: the columns behind those that SGLang uses, so that a

@@ -30,6 +30,8 @@ class NSDOptions:
     proposals: how the draft proposes, one of `PROPOSALS`.
     candidates: C, how many of the draft's most likely tokens a sampled proposal is drawn from, 1 <= C <= 1024.
     verify_backend: implementation of the verifier, one of `BACKENDS`.
+    trace: file that verify steps are recorded to (nsd_sglang/trace.py), None for none.
+    trace_max_mb: size at which recording stops, megabytes (10^6 bytes), 1 to 1,000,000.
     """
 
     threshold: float = 0.95
@@ -37,6 +39,8 @@ class NSDOptions:
     proposals: str = "sampled"
     candidates: int = 64
     verify_backend: str = "auto"
+    trace: str | None = None
+    trace_max_mb: int = 64
 
 
 def _unit_interval(text: str) -> float:
@@ -49,14 +53,33 @@ def _unit_interval(text: str) -> float:
     return value
 
 
-def _candidate_count(text: str) -> int:
+def _whole_number(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except (TypeError, ValueError):
+            value = low - 1
+        if not low <= value <= high:
+            raise OptionError(f"a whole number from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _new_file(text: str) -> str:
+    """Absolute path of a file that can be written; the first to find out must be the command line, not the scheduler."""
+    path = os.path.abspath(text)
     try:
-        value = int(text)
-    except (TypeError, ValueError):
-        value = 0
-    if not 1 <= value <= 1024:
-        raise OptionError("a whole number from 1 to 1024")
-    return value
+        if not text:
+            raise OSError("no name")
+        there = os.path.exists(path)
+        open(path, "ab").close()
+        if not there:
+            os.remove(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(f"a file in an existing folder that can be written to ({reason})") from None
+    return path
 
 
 def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
@@ -72,8 +95,10 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "threshold": _unit_interval,
     "drafter": _one_of(DRAFTERS),
     "proposals": _one_of(PROPOSALS),
-    "candidates": _candidate_count,
+    "candidates": _whole_number(1, 1024),
     "verify_backend": _one_of(BACKENDS),
+    "trace": _new_file,
+    "trace_max_mb": _whole_number(1, 1_000_000),
 }
 
 _METAVARS = {
@@ -82,6 +107,8 @@ _METAVARS = {
     "proposals": "{" + ",".join(PROPOSALS) + "}",
     "candidates": "C",
     "verify_backend": "{" + ",".join(BACKENDS) + "}",
+    "trace": "FILE",
+    "trace_max_mb": "MB",
 }
 
 _HELP = {
@@ -92,6 +119,9 @@ _HELP = {
     "(topk).",
     "candidates": "Sampled proposals are drawn from this many of the draft's most likely tokens, renormalised.",
     "verify_backend": "Implementation of the verifier. auto is triton on a GPU and torch on a CPU.",
+    "trace": "Record every verify step to this file, as JSON lines, for diagnostics; an existing file is replaced. "
+    "Recording waits for the GPU at every step, so it slows serving down.",
+    "trace_max_mb": "Recording stops when the file would grow beyond this size.",
 }
 
 

@@ -106,6 +106,7 @@ NSD_SEAMS = [
         "skip the vocabulary check of SGLang's chain sampler",
     ),
     Seam("sglang.srt.runtime_context:get_spec", "()", "call", "read the resolved speculative options"),
+    Seam("sglang.srt.runtime_context:get_parallel", "()", "call", "which rank records verify steps"),
     Seam("sglang.srt.runtime_context:_ConfigBag.override", "(self, **kwargs)", "call", "switch those checks off"),
     Seam(
         "sglang.srt.mem_cache.allocation_sizing:get_req_to_token_extra_context_len",

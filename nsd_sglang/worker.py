@@ -14,6 +14,7 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWorkerV2
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
+from nsd_sglang import trace
 from nsd_sglang.acceptance import NucleusAcceptance
 from nsd_sglang.drafting import SampledDrafting
 from nsd_sglang.kernels.types import Proposals
@@ -38,7 +39,7 @@ class _NSDWorker:
 
     def __init__(self, server_args: Any, gpu_id: int, nccl_port: int, target_worker: Any):
         spec = get_spec()
-        self._acceptance = NucleusAcceptance(self.nsd_options)
+        self._acceptance = NucleusAcceptance(self.nsd_options, trace.for_this_process(self.nsd_options))
         verify_kernels.install(self._acceptance)
         row_headroom.install()
         self._sampled = spec.speculative_use_rejection_sampling

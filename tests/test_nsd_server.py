@@ -134,7 +134,7 @@ def test_eagle_chain_of_top_k_proposals(start, models, plain_answers):
         assert_greedy_identical(server, plain_answers)
 
 
-def test_eagle_chain_of_sampled_proposals(start, models, plain_answers):
+def test_eagle_chain_of_sampled_proposals(start, models, plain_answers, tmp_path):
     draft = ("--speculative-draft-model-path", models.eagle, "--nsd-proposals", "sampled", *CHAIN)
     with start(*draft, threshold="0") as server:
         for length, parameters in ((4, {"top_k": 3}), (3, {"top_p": 0.9, "temperature": 0.7})):
@@ -142,9 +142,30 @@ def test_eagle_chain_of_sampled_proposals(start, models, plain_answers):
             answers = [answer[:length] for answer in sample_law(server, 1500, **parameters)]
             assert chi_square_p(answers, law) > 1e-3
         standard = accepted_length(server)
-    with start(*draft) as server:
+    with start(*draft, "--nsd-trace", tmp_path / "trace.jsonl") as server:
         assert_greedy_identical(server, plain_answers)
         assert accepted_length(server) > standard * 1.1
+        sampling = {"temperature": 1, "max_new_tokens": 120, "ignore_eos": True}
+        answers = server.generate_all([{"input_ids": prompt, "sampling_params": sampling} for prompt in PROMPTS])
+    assert_recorded(answers, tmp_path / "trace.jsonl")
+
+
+def assert_recorded(answers, path):
+    """Every verify step of every answer is in the trace, with what it emitted; rescues come as often as E_S says."""
+    header, *lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert header["options"]["proposals"] == "sampled"
+    for answer in answers:
+        meta = answer["meta_info"]
+        own = [line["nodes"] for line in lines if line["rid"] == meta["id"]]
+        assert len(own) >= meta["spec_verify_ct"]  # overlap scheduling runs one step more than it needs
+        at = 0
+        for nodes in own[: meta["spec_verify_ct"]]:
+            emitted = [node["token"] for node in nodes]
+            assert emitted == answer["output_ids"][at + 1 : at + 1 + len(emitted)] or at + len(emitted) >= 119
+            at += len(emitted) + (nodes[-1]["kept"] is not None)  # the bonus token follows a leaf
+    nodes = [node for line in lines for node in line["nodes"]]
+    rescued, expected = sum(node["outcome"] == "rescued" for node in nodes), sum(node["e_s"] for node in nodes)
+    assert rescued > 50 and abs(rescued - expected) < 4 * sum(node["e_s"] * (1 - node["e_s"]) for node in nodes) ** 0.5
 
 
 def test_standalone_tree_of_sampled_proposals(start, models, plain_answers):
