@@ -1,7 +1,7 @@
 # The two commands are `make demo` and `make test`; both set up their environment first (see scripts/setup_env.py).
 PYTHON ?= python3
 BIN := .venv/bin
-# Options of the demo, e.g. make demo ARGS="--concurrency 8"; .venv/bin/nsd-sglang demo --help lists them.
+# Options of the demo or the benchmark, e.g. make demo ARGS="--concurrency 8"; .venv/bin/nsd-sglang demo --help lists them.
 ARGS ?=
 # What the lock holds beyond pyproject.toml: the tools that build and install the package itself.
 LOCK_TOOLS := pip setuptools
@@ -10,11 +10,12 @@ LOCK_TOOLS := pip setuptools
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test clean lock
+.PHONY: help env demo test bench clean lock
 
 help:
 	@echo "make demo    run three real servers and print the comparison (ARGS=\"...\" passes options on)"
 	@echo "make test    run the tests"
+	@echo "make bench   the whole benchmark with the demo's pair, results in bench-results (ARGS=\"...\" passes options on)"
 	@echo "make env     only set up the environment"
 	@echo "make clean   remove this checkout's environment and build leftovers; the per-user cache stays"
 	@echo "make lock    resolve requirements.lock again (needs uv)"
@@ -27,6 +28,9 @@ demo: env
 
 test: env
 	@$(BIN)/python -m pytest tests $(ARGS)
+
+bench: env
+	@$(BIN)/nsd-sglang bench $(ARGS)
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache

@@ -108,7 +108,9 @@ def comparison(settings: Settings) -> list[Arm]:
     if "rejection" in settings.kinds:
         made.append(rejection(settings))
     if "nsd" in settings.kinds:
-        made += [nsd(settings, t, p) for p in settings.proposals for t in settings.thresholds]
+        for proposals, thresholds in (("topk", settings.thresholds), ("sampled", settings.sampled_thresholds)):
+            if proposals in settings.proposals:
+                made += [nsd(settings, threshold, proposals) for threshold in thresholds]
     return [arm for arm in made if arm is not None]
 
 

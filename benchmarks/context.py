@@ -40,8 +40,9 @@ class Context:
     arms: list[Arm]
     progress: Progress = field(default_factory=Progress)
     failures: list[str] = field(default_factory=list)
-    # Stands in for launch_server in tests.
+    # Stand in for launch_server and the load maker in tests.
     program: list[str] | None = None
+    load_program: list[str] | None = None
 
     def server(
         self, arm: Arm, suite: str, extra_arguments: Iterable[str] = (), repeat: int = 0, concurrency: int | None = None

@@ -19,7 +19,8 @@ class Settings:
     model, draft, tokenizer: checkpoint folders or Hugging Face names; draft is None where the target drafts for itself.
     family: of the draft, ``eagle``, ``eagle3``, ``nextn`` or ``standalone``.
     kinds: which kinds of arm the comparison has, of ``KINDS``; ``rejection`` is stock rejection sampling.
-    thresholds, proposals: NSD's arms are their product; candidates: of sampled proposals.
+    proposals: of NSD's arms, ``topk`` at every one of thresholds, ``sampled`` at every one of sampled_thresholds.
+    candidates: of sampled proposals.
     num_steps, eagle_topk, num_draft_tokens: the tree of every speculating arm of the comparison.
     concurrency, num_prompts: in parallel, how many requests at a time and how many in all; ascending concurrency.
     ablation_concurrency: one of ``concurrency``, for the suites that measure at one alone.
@@ -38,6 +39,7 @@ class Settings:
     family: str
     kinds: list[str]
     thresholds: list[float]
+    sampled_thresholds: list[float]
     proposals: list[str]
     candidates: int
     num_steps: int

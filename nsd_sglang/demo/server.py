@@ -132,7 +132,7 @@ class Server:
 
     def log_tail(self) -> str:
         """The last lines of the log, for an error message."""
-        return "\n".join(_last_lines(self.log_path, LOG_TAIL_LINES))
+        return "\n".join(last_lines(self.log_path, LOG_TAIL_LINES))
 
     def check_alive(self) -> None:
         """Raise DemoError with the log's end if the server has ended."""
@@ -190,12 +190,12 @@ class _Progress:
 
 def _last_message(path: Path) -> str:
     """The log's newest line that SGLang wrote with a time stamp, without it; else its newest line of any kind."""
-    lines = _last_lines(path, 50)
+    lines = last_lines(path, 50)
     stamped = [line for line in lines if TIMESTAMP.match(line)]
     return TIMESTAMP.sub("", (stamped or lines or [""])[-1]).strip()
 
 
-def _last_lines(path: Path, count: int, block: int = 65536) -> list[str]:
+def last_lines(path: Path, count: int, block: int = 65536) -> list[str]:
     """The last non-empty lines of a text file, read from its last ``block`` bytes."""
     try:
         with open(path, "rb") as log:

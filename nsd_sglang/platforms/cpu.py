@@ -76,10 +76,10 @@ class CpuPlatform(CpuDeviceMixin, SRTPlatform):
         Raises:
             RuntimeError: a symbol could not be assigned; the message names it.
         """
-        from nsd_sglang.patches import cpu_sampling, cpu_slots, cpu_trees
+        from nsd_sglang.patches import cpu_sampling, cpu_slots, cpu_timer, cpu_trees
         from nsd_sglang.platforms.install import install
 
-        count = install(*cpu_slots.ASSIGNMENTS, *cpu_trees.ASSIGNMENTS, *cpu_sampling.ASSIGNMENTS)
+        count = install(*cpu_slots.ASSIGNMENTS, *cpu_trees.ASSIGNMENTS, *cpu_sampling.ASSIGNMENTS, *cpu_timer.ASSIGNMENTS)
         register_attention()
         logger.info("CPU platform: %d torch functions in place of kernels", count)
 

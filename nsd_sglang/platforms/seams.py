@@ -5,7 +5,7 @@ The assigned ones are declared beside their replacements, in `nsd_sglang.patches
 
 from __future__ import annotations
 
-from nsd_sglang.patches import cpu_sampling, cpu_slots, cpu_trees
+from nsd_sglang.patches import cpu_sampling, cpu_slots, cpu_timer, cpu_trees
 from nsd_sglang.seam import Seam, drift
 
 _SRT = "sglang.srt"
@@ -73,7 +73,7 @@ _POOL_SEAMS = [
     ),
 ]
 
-_ASSIGNED = [a.seam for module in (cpu_slots, cpu_trees, cpu_sampling) for a in module.ASSIGNMENTS]
+_ASSIGNED = [a.seam for module in (cpu_slots, cpu_trees, cpu_sampling, cpu_timer) for a in module.ASSIGNMENTS]
 
 CPU_SEAMS: list[Seam] = _PLATFORM_SEAMS + _ATTENTION_SEAMS + _POOL_SEAMS + _ASSIGNED
 

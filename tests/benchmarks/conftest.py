@@ -13,6 +13,7 @@ def settings(tmp_path):
         family="eagle",
         kinds=["plain", "stock", "rejection", "nsd"],
         thresholds=[0.8, 0.95],
+        sampled_thresholds=[0.95],
         proposals=["topk", "sampled"],
         candidates=8,
         num_steps=4,

@@ -17,7 +17,6 @@ def test_the_comparison_has_every_kind_once_per_setting(settings):
         "stock EAGLE rejection, chain",
         "NSD 0.8 top-k",
         "NSD 0.95 top-k",
-        "NSD 0.8 sampled",
         "NSD 0.95 sampled",
     ]
 

@@ -11,13 +11,13 @@ import pytest
 import requests
 
 from nsd_sglang.demo.cache import DemoError
-from nsd_sglang.demo.server import Server, _last_lines, _last_message
+from nsd_sglang.demo.server import Server, last_lines, _last_message
 
 FAKE = Path(__file__).with_name("fake_server.py")
 HOLDER = """
 import sys, time
 from nsd_sglang.console import signals_as_exit
-from nsd_sglang.demo.server import Server, _last_lines, _last_message
+from nsd_sglang.demo.server import Server, last_lines, _last_message
 program, log = sys.argv[1:-1], sys.argv[-1]
 with signals_as_exit(), Server("fake", [], log, program=program):
     print("ready", flush=True)
@@ -124,4 +124,4 @@ def test_the_newest_message_of_a_log(tmp_path):
     assert _last_message(log) == "100%| loaded"
     log.write_text("[2026-11-29 16:09:13 TP0] Load weight begin.\n[2026-11-29 16:09:18] KV Cache\n  warnings.warn(\n")
     assert _last_message(log) == "KV Cache"
-    assert _last_lines(log, 2) == ["[2026-11-29 16:09:18] KV Cache", "  warnings.warn("]
+    assert last_lines(log, 2) == ["[2026-11-29 16:09:18] KV Cache", "  warnings.warn("]
