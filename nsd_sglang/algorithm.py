@@ -8,6 +8,7 @@ the checks of EAGLE, EAGLE3 or STANDALONE, and only the worker class differs (`p
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from typing import Any, Callable
@@ -39,7 +40,8 @@ def requested(server_args: Any) -> bool:
 
 
 def options_of(server_args: Any) -> NSDOptions:
-    """Options that travel on the record; from the environment for a record that no command line made.
+    """Options that travel on the record (their thinking tokens settled by `_resolve_name`); from the environment for a
+    record that no command line made.
 
     Raises OptionError."""
     options = server_args.__dict__.get("_nsd_options")
@@ -69,6 +71,7 @@ def _resolve_name(server_args: Any, previous: Callable[[Any], None]) -> None:
         options = options_of(server_args)
         _check_thresholds(resolving_view(server_args))
         _check_backend(options)
+        server_args._nsd_options = options = _with_think_ids(resolving_view(server_args), options)
         chosen = _choose_drafter(server_args, options)
         declare_resolution(
             server_args,
@@ -118,6 +121,25 @@ def _check_backend(options: NSDOptions) -> None:
         raise OptionError(
             "--nsd-verify-backend triton needs a GPU, or TRITON_INTERPRET=1 in the environment; accepted here: auto, torch"
         )
+
+
+def _with_think_ids(cfg: Any, options: NSDOptions) -> NSDOptions:
+    """The options with the tokens of the model's reasoning parser, where they are single tokens."""
+    if options.think_ids is None and cfg.reasoning_parser:
+        from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+        tokenizer = _tokenizer(cfg.tokenizer_path or cfg.model_path, cfg.revision, cfg)
+        if tokenizer is not None:
+            detector = ReasoningParser(model_type=cfg.reasoning_parser, stream_reasoning=False, tokenizer=tokenizer).detector
+            start = tokenizer.encode(detector.think_start_token, add_special_tokens=False)
+            end = detector.get_think_end_token_ids(tokenizer)
+            if len(start) == len(end) == 1:
+                options = dataclasses.replace(options, think_ids=(start[0], end[0]))
+    if options.scope == "thinking" and options.think_ids is None:
+        raise OptionError(
+            "--nsd-scope thinking needs --reasoning-parser with single-token markers, or --nsd-think-ids START,END"
+        )
+    return options
 
 
 def _check_shape(cfg: Any) -> None:

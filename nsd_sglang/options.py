@@ -15,6 +15,7 @@ from typing import Any, Callable
 DRAFTERS = ("auto", "eagle", "eagle3", "nextn", "standalone")
 PROPOSALS = ("topk", "sampled")
 BACKENDS = ("auto", "triton", "torch")
+SCOPES = ("all", "thinking")
 
 
 class OptionError(ValueError):
@@ -32,6 +33,12 @@ class NSDOptions:
     verify_backend: implementation of the verifier, one of `BACKENDS`.
     trace: file that verify steps are recorded to (nsd_sglang/trace.py), None for none.
     trace_max_mb: size at which recording stops, megabytes (10^6 bytes), 1 to 1,000,000.
+    max_threshold: the highest threshold a request may ask for, `threshold` to 1; None is `threshold`.
+    epsilon: total-variation budget of a position, 0 to 1; None is no budget. A request may ask for less.
+    protect_stop: a rescue never emits an end-of-sequence or stop token.
+    scope: where rescues happen, one of `SCOPES`.
+    think_ids: (start, end) token ids of the reasoning span; None takes them from SGLang's reasoning parser.
+    report: whether answers carry what NSD did in their meta_info.
     """
 
     threshold: float = 0.95
@@ -41,6 +48,17 @@ class NSDOptions:
     verify_backend: str = "auto"
     trace: str | None = None
     trace_max_mb: int = 64
+    max_threshold: float | None = None
+    epsilon: float | None = None
+    protect_stop: bool = False
+    scope: str = "all"
+    think_ids: tuple[int, int] | None = None
+    report: bool = True
+
+    @property
+    def highest_threshold(self) -> float:
+        """The highest threshold a request may ask for."""
+        return self.threshold if self.max_threshold is None else self.max_threshold
 
 
 def _unit_interval(text: str) -> float:
@@ -82,6 +100,20 @@ def _new_file(text: str) -> str:
     return path
 
 
+def _switch(text: str) -> bool:
+    words = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
+    if str(text).lower() not in words:
+        raise OptionError("on or off")
+    return words[str(text).lower()]
+
+
+def _token_pair(text: str) -> tuple[int, int]:
+    parts = str(text).split(",")
+    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts) or len({int(part) for part in parts}) != 2:
+        raise OptionError("two different token ids, START,END")
+    return int(parts[0]), int(parts[1])
+
+
 def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if str(text).lower() not in choices:
@@ -99,6 +131,12 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "verify_backend": _one_of(BACKENDS),
     "trace": _new_file,
     "trace_max_mb": _whole_number(1, 1_000_000),
+    "max_threshold": _unit_interval,
+    "epsilon": _unit_interval,
+    "protect_stop": _switch,
+    "scope": _one_of(SCOPES),
+    "think_ids": _token_pair,
+    "report": _switch,
 }
 
 _METAVARS = {
@@ -109,6 +147,12 @@ _METAVARS = {
     "verify_backend": "{" + ",".join(BACKENDS) + "}",
     "trace": "FILE",
     "trace_max_mb": "MB",
+    "max_threshold": "THETA",
+    "epsilon": "EPS",
+    "protect_stop": "{on,off}",
+    "scope": "{" + ",".join(SCOPES) + "}",
+    "think_ids": "START,END",
+    "report": "{on,off}",
 }
 
 _HELP = {
@@ -122,7 +166,17 @@ _HELP = {
     "trace": "Record every verify step to this file, as JSON lines, for diagnostics; an existing file is replaced. "
     "Recording waits for the GPU at every step, so it slows serving down.",
     "trace_max_mb": "Recording stops when the file would grow beyond this size.",
+    "max_threshold": "Highest threshold that a request may ask for (custom_params.nsd_threshold), --nsd-threshold to 1.",
+    "epsilon": "Total-variation budget of a position, 0 to 1: rescues happen only as often as keeps the deviation at or "
+    "below it. A request may ask for less.",
+    "protect_stop": "A rescue never emits an end-of-sequence or stop token.",
+    "scope": "Where rescues happen: everywhere, or only inside the reasoning span (thinking).",
+    "think_ids": "Token ids that begin and end the reasoning span. Without it they are those of --reasoning-parser.",
+    "report": "Whether answers carry what NSD did (meta_info.nsd_*), and the server's metrics count it.",
 }
+
+# How defaults read in --help where the value itself says little.
+_DEFAULTS = {"max_threshold": "--nsd-threshold", "epsilon": "none", "think_ids": "none"}
 
 
 def flag(field: str) -> str:
@@ -144,8 +198,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             flag(field.name),
             default=None,
             metavar=_METAVARS[field.name],
-            help=f"{_HELP[field.name]} Default {field.default}; environment twin {environment_name(field.name)}.",
+            help=f"{_HELP[field.name]} Default {_shown_default(field)}; environment twin {environment_name(field.name)}.",
         )
+
+
+def _shown_default(field: Any) -> str:
+    if isinstance(field.default, bool):
+        return "on" if field.default else "off"
+    return _DEFAULTS.get(field.name, str(field.default))
 
 
 def from_namespace(
@@ -166,4 +226,9 @@ def from_namespace(
             values[field.name] = _PARSERS[field.name](given)
         except OptionError as accepted:
             raise OptionError(f"{name} accepts {accepted}, got {given!r}") from None
-    return NSDOptions(**values)
+    options = NSDOptions(**values)
+    if options.highest_threshold < options.threshold:
+        raise OptionError(
+            f"{flag('max_threshold')} accepts --nsd-threshold ({options.threshold:g}) to 1, got {options.max_threshold:g}"
+        )
+    return options

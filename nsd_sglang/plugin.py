@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import sys
 
 logger = logging.getLogger(__name__)
@@ -25,12 +26,21 @@ def load() -> None:
         return
 
     from nsd_sglang import algorithm
-    from nsd_sglang.patches import command_line, create_worker, overlap_schedule
+    from nsd_sglang.patches import answer_report, command_line, create_worker, overlap_schedule, request_options
 
     algorithm.register()
     command_line.install()
     create_worker.install()
     overlap_schedule.install()
+    if _answers_clients():
+        request_options.install()
+        answer_report.install()
+
+
+def _answers_clients() -> bool:
+    """Whether this process may hold SGLang's TokenizerManager; the processes that it starts (schedulers, detokenizer)
+    need not import it."""
+    return multiprocessing.parent_process() is None or "sglang.srt.managers.tokenizer_manager" in sys.modules
 
 
 def _asked_for() -> bool:

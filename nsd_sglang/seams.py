@@ -122,6 +122,66 @@ NSD_SEAMS = [
     ),
     Seam("sglang.srt.mem_cache.allocation_sizing:get_alloc_reserve_per_decode", "()", "call", "size of that reserve"),
     Seam("sglang.srt.mem_cache.allocation_sizing:get_alloc_page_size", "()", "call", "size of that reserve"),
+    # Per-request options and reports
+    Seam(
+        _SPEC + "eagle_worker_v2:EAGLEWorkerV2.forward_batch_generation",
+        "(self, batch, on_publish=, grammar_barrier=, pp_proxy_tensors=)",
+        "subclass",
+        "where a reasoning span begins, read off the prompt",
+    ),
+    Seam(
+        _SPEC + "multi_layer_eagle_worker_v2:MultiLayerEagleWorkerV2.forward_batch_generation",
+        "(self, batch, on_publish=, grammar_barrier=, pp_proxy_tensors=)",
+        "subclass",
+        "where a reasoning span begins, read off the prompt",
+    ),
+    Seam(
+        "sglang.srt.managers.tokenizer_manager:TokenizerManager._validate_one_request",
+        "(self, obj, input_ids)",
+        "hook",
+        "check a request's nsd_* options",
+    ),
+    Seam(
+        "sglang.srt.managers.tokenizer_manager:TokenizerManager.update_request_meta_info",
+        "(self, meta_info, state, customized_info, index, finish_reason)",
+        "hook",
+        "meta_info.nsd_* and metrics",
+    ),
+    Seam(
+        "sglang.srt.entrypoints.openai.utils:spec_tokens_details_from_meta_info",
+        "(meta_info)",
+        "hook",
+        "nsd_* among the details of an OpenAI response",
+    ),
+    Seam("sglang.srt.entrypoints.openai.protocol:SglExt", "class", "read", "embeds those details in every response"),
+    Seam("sglang.srt.managers.auxiliary_output:append_auxiliary_output", "(current, output)", "call", "attach a step's outcome"),
+    Seam(
+        "sglang.srt.managers.auxiliary_output:HostAuxiliaryOutput.consume",
+        "(self, batch, commits)",
+        "subclass",
+        "add a step's outcome to its requests",
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler_components.output_streamer:SchedulerOutputStreamer.build_additional_customized_info",
+        "(self, reqs)",
+        "subclass",
+        "send each request's sums along",
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler:Scheduler.get_output_streamer_class", "(self)", "hook", "choose that streamer"
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler_components.metrics_reporter:SchedulerMetricsReporter.report_decode_stats",
+        "(self, can_run_cuda_graph, running_batch=, num_generated_tokens=)",
+        "hook",
+        "one line beside SGLang's decode statistics",
+    ),
+    Seam(
+        "sglang.srt.parser.reasoning_parser:ReasoningParser",
+        "class(self, model_type=, stream_reasoning=, force_reasoning=, request=, tokenizer=, tool_call_parser_active=, prefix=)",
+        "call",
+        "tokens of the reasoning span",
+    ),
     # Verification
     Seam(
         _SPEC + "eagle_utils:eagle_sample",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from sglang.srt.managers.auxiliary_output import append_auxiliary_output
 from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWorkerV2
@@ -19,7 +20,8 @@ from nsd_sglang.acceptance import NucleusAcceptance
 from nsd_sglang.drafting import SampledDrafting
 from nsd_sglang.kernels.types import Proposals
 from nsd_sglang.options import NSDOptions
-from nsd_sglang.patches import draft_proposals, row_headroom, standalone_prefix, verify_kernels
+from nsd_sglang.patches import answer_report, draft_proposals, row_headroom, standalone_prefix, verify_kernels
+from nsd_sglang.report import Ledger, StepOutcome
 
 
 def nsd_worker_class(base: type, options: NSDOptions) -> type:
@@ -42,6 +44,10 @@ class _NSDWorker:
         self._acceptance = NucleusAcceptance(self.nsd_options, trace.for_this_process(self.nsd_options))
         verify_kernels.install(self._acceptance)
         row_headroom.install()
+        self._ledger = None
+        if self.nsd_options.report:
+            self._ledger = Ledger(self.nsd_options)
+            answer_report.install_scheduler(self.nsd_options, self._ledger)
         self._sampled = spec.speculative_use_rejection_sampling
         if self._sampled:
             draft_proposals.install(SampledDrafting(spec.speculative_eagle_topk, self.nsd_options.candidates))
@@ -54,9 +60,26 @@ class _NSDWorker:
         with self._stock_sampler_checks_off():
             return super().alloc_memory_pool(*args, **kwargs)
 
+    def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._acceptance.spans is not None and batch.forward_mode.is_extend():
+            self._acceptance.spans.begin(batch)
+        return super().forward_batch_generation(batch, *args, **kwargs)
+
     def verify(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        root_tokens = None
+        if self._acceptance.spans is not None and not batch.forward_mode.is_idle():
+            root_tokens = batch.spec_info.draft_token.view(len(batch.seq_lens), -1)[:, 0]
         with self._acceptance.step(batch, self._take_proposals(batch.spec_info, batch)):
-            return super().verify(batch, *args, **kwargs)
+            result = super().verify(batch, *args, **kwargs)
+        if root_tokens is not None:
+            tokens = result.next_token_ids.view(len(root_tokens), -1)
+            self._acceptance.spans.commit(batch, root_tokens, tokens, result.accept_lens - 1)
+        if self._ledger is not None and result.logits_output is not None:
+            outcome = StepOutcome(self._acceptance.take_outcome(), self._ledger)
+            result.logits_output.auxiliary_device_output = append_auxiliary_output(
+                result.logits_output.auxiliary_device_output, outcome
+            )
+        return result
 
     def _take_proposals(self, verify_input: Any, batch: Any) -> Proposals | None:
         """The proposals that `patches.draft_proposals` left on the verify input, as target token ids."""

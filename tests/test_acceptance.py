@@ -13,7 +13,9 @@ from nsd_sglang.options import NSDOptions
 def verify(threshold, coin, *, proposals=None, topk=1):
     """One request, a chain of one draft (token 1) of target probability 0.3, nucleus {0, 1} at 0.8."""
     acceptance = NucleusAcceptance(NSDOptions(threshold=threshold))
-    batch = SimpleNamespace(spec_info=SimpleNamespace(topk=topk), sampling_info=SimpleNamespace(sampling_seed=None))
+    batch = SimpleNamespace(
+        reqs=[], spec_info=SimpleNamespace(topk=topk), sampling_info=SimpleNamespace(sampling_seed=None)
+    )
     outputs = dict(
         predicts=torch.zeros(2, dtype=torch.int32),
         accept_index=torch.full((1, 2), -1, dtype=torch.int32),
@@ -56,7 +58,7 @@ def test_recorded_proposals_decide_the_standard_test():
     assert verify(0.0, 0.41, proposals=unlikely) == REJECTED  # 0.3 / 0.75 = 0.4
 
 
-def test_coins_of_siblings_are_new_columns_of_the_seeded_stream(monkeypatch):
+def test_further_coins_are_new_columns_of_the_seeded_stream(monkeypatch):
     from nsd_sglang.platforms import cpu_sampling
     from sglang.kernels.ops.sampling import murmur_hash
     from sglang.srt.speculative.eagle_utils import _seeded_verify_coins
@@ -66,16 +68,18 @@ def test_coins_of_siblings_are_new_columns_of_the_seeded_stream(monkeypatch):
     acceptance = NucleusAcceptance(NSDOptions())
     batch = SimpleNamespace(sampling_info=SimpleNamespace(sampling_seed=seeds), seq_lens=lengths)
     candidates = torch.zeros(2, nodes).long()
-    with acceptance.step(batch, None):
-        coins = acceptance._sibling_coins(candidates)
-        assert coins.shape == (2, nodes) and torch.equal(coins, acceptance._sibling_coins(candidates))
     stock = _seeded_verify_coins(sampling_seed=seeds, seq_lens=lengths, draft_token_num=nodes, device="cpu")
     used = torch.cat((stock[0], stock[1][:, None]), dim=1)
-    assert not (coins[:, :, None] == used[:, None, :]).any()
+    with acceptance.step(batch, None):
+        for block in (1, 2):
+            coins = acceptance._more_coins(candidates, block)
+            assert coins.shape == (2, nodes) and torch.equal(coins, acceptance._more_coins(candidates, block))
+            assert not (coins[:, :, None] == used[:, None, :]).any()
+            used = torch.cat((used, coins), dim=1)
 
 
-def test_unseeded_coins_of_siblings_differ():
+def test_unseeded_coins_differ():
     acceptance = NucleusAcceptance(NSDOptions())
     with acceptance.step(SimpleNamespace(sampling_info=SimpleNamespace(sampling_seed=None)), None):
-        first, second = (acceptance._sibling_coins(torch.zeros(1, 8).long()) for _ in range(2))
+        first, second = (acceptance._more_coins(torch.zeros(1, 8).long(), 1) for _ in range(2))
     assert (first != second).any() and (first >= 0).all() and (first < 1).all()

@@ -1,5 +1,6 @@
 """Nothing on the decode path waits for the device: no op that would synchronise a GPU runs in draft or verification."""
 
+import functools
 from types import SimpleNamespace
 
 import pytest
@@ -96,17 +97,36 @@ def test_drafting(torch_hash, topk, steps, seeded):
     assert all(record.shape == (batch, drafting.record_width) for record in records)
 
 
+def requests(count, **custom):
+    """Requests as the verify step knows them, with these nsd_* options."""
+    params = SimpleNamespace(custom_params=custom, max_new_tokens=8, top_k=-1, stop_token_ids={3})
+    return [
+        SimpleNamespace(rid=str(i), sampling_params=params, eos_token_ids={2}, tokenizer=None, origin_input_ids=[5], output_ids=[])
+        for i in range(count)
+    ]
+
+
 @pytest.mark.parametrize("topk", [1, 3])
-def test_verification(torch_hash, monkeypatch, topk):
+@pytest.mark.parametrize("custom", [{}, {"nsd_epsilon": 0.1, "nsd_protect_stop": True, "nsd_scope": "thinking"}])
+def test_verification(torch_hash, monkeypatch, topk, custom):
     """Up to the launch of the kernel, which is what a GPU would run asynchronously."""
     from nsd_sglang.kernels import triton_verify
 
     launched = []
-    launcher = type("Launcher", (), {"__getitem__": lambda self, grid: lambda *a, **k: launched.append(grid)})()
+
+    def launch(grid, *arguments, **_):
+        launched.append(grid)
+        for output in arguments[13:18]:  # predict, accept_index, num_correct_drafts, rescued, tv_bound
+            output.zero_()
+
+    launcher = type("Launcher", (), {"__getitem__": lambda self, grid: functools.partial(launch, grid)})()
     monkeypatch.setattr(triton_verify, "verify_tree_kernel", launcher)
     batch, nodes, vocabulary = 2, 4, 50
-    acceptance = NucleusAcceptance(NSDOptions(verify_backend="triton"))
+    acceptance = NucleusAcceptance(NSDOptions(verify_backend="triton", think_ids=(7, 9)))
     batch_info = SimpleNamespace(
+        reqs=requests(batch, **custom),
+        req_pool_indices=torch.arange(batch),
+        req_to_token_pool=SimpleNamespace(req_to_token=torch.zeros(batch + 1, 4)),
         spec_info=SimpleNamespace(topk=topk),
         sampling_info=SimpleNamespace(sampling_seed=torch.arange(batch)),
         seq_lens=torch.arange(batch),
@@ -128,9 +148,14 @@ def test_verification(torch_hash, monkeypatch, topk):
         threshold_acc=1.0,
         deterministic=True,
     )
-    with NoHostWait(), acceptance.step(batch_info, laws):
-        acceptance(**arguments)
-    assert launched == [(batch,)]
+    with NoHostWait():
+        acceptance.spans.begin(batch_info)
+        with acceptance.step(batch_info, laws):
+            acceptance(**arguments)
+        outcome = acceptance.take_outcome()
+        tokens = arguments["predicts"].view(batch, nodes)
+        acceptance.spans.commit(batch_info, arguments["candidates"][:, 0], tokens, arguments["accept_token_num"])
+    assert launched == [(batch,)] and outcome.shape == (3, batch)
 
 
 def test_reduced_vocabulary_ids_become_target_ids():
