@@ -240,7 +240,7 @@ def test_the_verify_step_hands_over_what_it_verified():
     recorded = []
     recorder = SimpleNamespace(record=lambda batch, step: recorded.append((batch, step)))
     acceptance = NucleusAcceptance(NSDOptions(threshold=0.8), recorder)
-    batch = SimpleNamespace(spec_info=SimpleNamespace(topk=1), sampling_info=SimpleNamespace(sampling_seed=None))
+    batch = SimpleNamespace(reqs=[], spec_info=SimpleNamespace(topk=1), sampling_info=SimpleNamespace(sampling_seed=None))
     law = Proposals(torch.tensor([[[1, 2], [0, 0]]]), torch.tensor([[[0.75, 0.25], [0.0, 0.0]]]))
     with acceptance.step(batch, law):
         acceptance(
