@@ -34,7 +34,8 @@ NODE_FIELDS = {
     "token": "token emitted after this node",
     "w": "probability, given these children, that the standard test rejects them all",
     "r": "probability of that over draws of one child, sum (q - p)+; for top-k proposals w",
-    "e_s": "sum of (q - p)+ over the nucleus at the request's threshold; for top-k proposals r if a child is in it, else 0",
+    "e_s": "sum of (q - p)+ over the nucleus at the request's threshold; for top-k proposals r if a child is in it, else 0; "
+    "a budget, protected tokens and a reasoning scope, which make rescues rarer, are left out of it",
     "target_entropy": "entropy of p, nats",
     "draft_entropy": "entropy of q, nats; null for top-k proposals",
     "kl": "KL(q || p), nats; null for top-k proposals and where p is 0 at a token of q",
