@@ -62,6 +62,13 @@ class Settings:
     environment: dict[str, str]
     seed: int
     suites: list[str]
+    # The suite quality: prompts of the dataset and HumanEval problems (0 leaves either out), answers of each, tokens of an answer.
+    quality_prompts: int = 24
+    quality_samples: int = 1
+    quality_tokens: int = 96
+    humaneval_problems: int = 16
+    humaneval_samples: int = 1
+    humaneval_tokens: int = 192
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
