@@ -76,8 +76,7 @@ def main(requests_file: str, *rest: str) -> None:
                     os._exit(3)
                 with open(requests_file, "a") as out:
                     out.write("score\n" if scoring else "answer\n")
-                content = scores(body) if scoring else answer(body, is_nsd)
-            self.reply(content)
+                self.reply(scores(body) if scoring else answer(body, is_nsd))
 
         def reply(self, content):
             data = json.dumps(content).encode()
