@@ -21,12 +21,13 @@ from typing import Any
 import requests
 
 from nsd_sglang.benchmarks import arms as arms_module
-from nsd_sglang.benchmarks import humaneval, sandbox, store
+from nsd_sglang.benchmarks import humaneval, run_files, sandbox, store
 from nsd_sglang.benchmarks.arms import Arm
 from nsd_sglang.benchmarks.context import Context
 from nsd_sglang.benchmarks.errors import BenchError
 from nsd_sglang.benchmarks.likelihood import Transform, score
 from nsd_sglang.benchmarks.quality_requests import Request, chat_model, planned, vocabulary
+from nsd_sglang.benchmarks.quality_summary import quality_groups
 from nsd_sglang.benchmarks.text_stats import text_stats
 from nsd_sglang.demo.cache import DemoError
 from nsd_sglang.demo.server import Server
@@ -198,12 +199,9 @@ def ask(server: Server, body: dict) -> dict:
 
 
 def summary(directory: Path) -> list[dict]:
-    """The answers of a run directory by suite and arm, with intervals and paired differences to plain decoding.
+    """The answers of a run directory by suite and arm, with intervals and paired differences to plain and stock decoding.
 
     See :func:`nsd_sglang.benchmarks.quality_summary.quality_groups`, which this reads the directory for.
     """
-    from nsd_sglang.benchmarks import run_files
-    from nsd_sglang.benchmarks.quality_summary import quality_groups
-
     files = run_files.read(directory)
     return quality_groups(files.quality, files.arms, int(files.run.get("seed") or 0))

@@ -22,6 +22,8 @@ DEMO_DEFAULTS = {
     "output_len": 48,
     "num_prompts": {1: 4, 8: 16, 32: 32},
     "tree": (4, 3, 12),
+    "humaneval_problems": 16,
+    "humaneval_tokens": 160,
 }
 DEFAULTS = {"thresholds": [0.8, 0.9, 0.95], "output_len": 256, "num_prompts": {1: 16, 8: 64, 32: 128}}
 # Steps, topk, nodes by family of the draft.
@@ -98,6 +100,7 @@ def settings(options: dict[str, Any], directory: Path, cache_dir: Path) -> Setti
         environment={"HF_HUB_OFFLINE": "1"} if local else {},
         seed=options.get("seed", 0),
         suites=[suite for suite in SUITES if suite in options.get("suites", SUITES)],
+        **{name: value for name, value in (defaults | options).items() if name.startswith(("quality_", "humaneval_"))},
     )
 
 

@@ -30,6 +30,8 @@ class Settings:
     temperature, request_body: of every request; request_body is merged into the body of ``/generate``.
     warm_up_requests: sent before every timed unit, to every arm alike.
     server_args: of launch_server, for every arm. environment: of every server.
+    quality_prompts, quality_samples, quality_tokens: of the suite quality, the dataset's first prompts, answers to each, and tokens
+    of an answer at most; humaneval_problems, humaneval_samples, humaneval_tokens: the same of HumanEval. 0 prompts leave it out.
     seed: of the prompts' order and of the servers' random numbers; repeat r (from 0) uses seed + r.
     """
 
@@ -62,13 +64,12 @@ class Settings:
     environment: dict[str, str]
     seed: int
     suites: list[str]
-    # The suite quality: prompts of the dataset and HumanEval problems (0 leaves either out), answers of each, tokens of an answer.
     quality_prompts: int = 24
     quality_samples: int = 1
     quality_tokens: int = 96
-    humaneval_problems: int = 16
+    humaneval_problems: int = 164
     humaneval_samples: int = 1
-    humaneval_tokens: int = 192
+    humaneval_tokens: int = 512
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
