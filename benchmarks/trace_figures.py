@@ -22,6 +22,7 @@ Figures without a single case are None.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,8 @@ def certificates(kl: list[float], positions: int) -> dict[str, dict[str, float |
     """For each relaxed rule at its default parameter: `certificate_nats`, the smallest KL between draft and target at which
     it can reject (`kl_certificates.minimal_kl`), and `share_below`, at how many positions KL(q || p) is below it.
 
-    kl: the finite ones of `positions` recorded laws; an infinite KL is below nothing. Empty without a recorded law.
+    kl: the finite ones of `positions` recorded laws; an infinite KL is below no finite certificate. A rule that never
+    rejects has the certificate infinity, written as None. Empty without a recorded law.
     """
     if not positions:
         return {}
@@ -185,9 +187,9 @@ def certificates(kl: list[float], positions: int) -> dict[str, dict[str, float |
     for name, gate in GATES.items():
         smallest = minimal_kl(name, gate.default)
         if smallest is not None:
-            below = sum(value < smallest for value in kl)
+            below = sum(value < smallest for value in kl) if math.isfinite(smallest) else positions
             figures[f"{name} {gate.symbol}={gate.default:g}"] = {
-                "certificate_nats": smallest,
+                "certificate_nats": smallest if math.isfinite(smallest) else None,
                 "share_below": below / positions,
             }
     return figures

@@ -1,6 +1,7 @@
 """Figures from a trace written by hand, and the suite that records one."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -225,11 +226,12 @@ def test_certificates_count_positions_below_them(monkeypatch):
     import types
 
     gates = types.ModuleType("gates")
-    gates.GATES = {"top-m": types.SimpleNamespace(symbol="m", default=10.0), "open": types.SimpleNamespace(symbol="x", default=1.0)}
+    gates.GATES = {name: types.SimpleNamespace(symbol="m", default=10.0) for name in ("top-m", "unknown", "open")}
     rules = types.ModuleType("kl_certificates")
-    rules.minimal_kl = lambda gate, parameter: 0.3 if (gate, parameter) == ("top-m", 10.0) else None
+    rules.minimal_kl = lambda gate, parameter: {"top-m": 0.03 * parameter, "open": math.inf}.get(gate)
     monkeypatch.setitem(sys.modules, "nsd_sglang.kernels.gates", gates)
     monkeypatch.setitem(sys.modules, "nsd_sglang.benchmarks.kl_certificates", rules)
     assert trace_figures.certificates([0.1, 0.2, 0.3, 0.5], 5) == {
-        "top-m m=10": {"certificate_nats": 0.3, "share_below": 2 / 5}
+        "top-m m=10": {"certificate_nats": 0.3, "share_below": 2 / 5},
+        "open m=10": {"certificate_nats": None, "share_below": 1.0},
     }
