@@ -2,6 +2,7 @@
 
 import torch
 
+from nsd_sglang.kernels.gates import GATES
 from nsd_sglang.kernels.types import Proposals, VerifyInputs
 
 _MAX_VOCAB = 2**31 - 1  # predict is int32
@@ -23,6 +24,7 @@ def check_inputs(
     epsilon,
     protected,
     ordered_ties,
+    gate,
 ) -> VerifyInputs:
     """Bundle the arguments of ``verify_tree``, or raise ValueError naming the one that does not fit."""
     if not isinstance(target_probs, torch.Tensor) or target_probs.dim() != 3:
@@ -35,6 +37,8 @@ def check_inputs(
         raise ValueError(f"target_probs: expected N >= 1 and 1 <= V < 2**31, got {_describe(target_probs)}")
     if isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < 1:
         raise ValueError(f"max_depth: expected an int >= 1, got {max_depth!r}")
+    if gate not in GATES:
+        raise ValueError(f"gate: expected one of {', '.join(GATES)}, got {gate!r}")
     device = target_probs.device
 
     def small(name, tensor, dtype, shape):
@@ -80,6 +84,7 @@ def check_inputs(
         epsilon=None if epsilon is None else small("epsilon", epsilon, real, per_request),
         protected=protected,
         ordered_ties=bool(ordered_ties),
+        gate=gate,
     )
 
 

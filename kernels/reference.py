@@ -8,11 +8,10 @@ import math
 
 import torch
 
+from nsd_sglang.kernels.gates import GATES
+from nsd_sglang.kernels.reference_gates import RULES
 from nsd_sglang.kernels.types import VerifyInputs, VerifyResult
 
-# mass_above(x) <= 1 - p(x), so p(x) > 1 - theta puts x in the nucleus without a pass over the row. The margin covers
-# the rounding of a float32 row sum.
-CERTAIN_MARGIN = 1e-5
 TINY = 1e-30  # keeps 0 / 0 out of the renormalised q once its last candidate has been tried
 
 
@@ -168,29 +167,33 @@ class _Requests:
         return r, r.sum().item() + elsewhere
 
     def gate(self, b, node, row, children, reject_all):
-        """First child in the nucleus, unless the budget coin says no. Called when the SD test failed everywhere."""
+        """First child that the gate's rule keeps, unless the budget coin says no. Called when the SD test failed
+        everywhere."""
         # Equal to coin < min(1, epsilon / w), without the division by a w that may be 0.
         if self.epsilon is not None and not self.gate_coins[b][node] * reject_all < self.epsilon[b]:
             return None
-        theta = self.threshold[b]
-        outside = (0.0, 0)  # likeliest token found outside the nucleus, as (p, -id)
+        rule, upper = RULES[self.inputs.gate], GATES[self.inputs.gate].upper
+        outside = (0.0, 0)  # likeliest token that an upper set was found to leave out, as (p, -id)
         for child in children:
             token = self.candidates[b][child]
             if not 0 <= token < self.vocab or (self.protected is not None and token in self.protected[b]):
                 continue
             mass = _mass(row[token].item())
-            # The nucleus is an upper set: a token below one that is outside is outside too.
+            # A token below one that is outside an upper set is outside too.
             if mass <= 0.0 or mass < outside[0] or (mass == outside[0] and -token <= outside[1]):
                 continue
-            if theta >= 1.0 or mass > 1.0 - theta + CERTAIN_MARGIN:
+            q = 0.0 if upper else self.recorded(b, node, token)
+            if rule(row, token, mass, q, self.threshold[b], self.inputs.ordered_ties):
                 return child
-            above = torch.where(row > mass, row, 0).sum()
-            if self.inputs.ordered_ties:
-                above = above + (row[:token] == mass).sum() * mass
-            if above < theta:
-                return child
-            outside = (mass, -token)
+            if upper:
+                outside = (mass, -token)
         return None
+
+    def recorded(self, b, node, token) -> float:
+        """q(token): 1 for point-mass proposals, 0 if no usable probability is stored for it."""
+        if self.inputs.proposals is None:
+            return 1.0
+        return self.q[b, node][self.ids[b, node] == token].sum().item()
 
 
 def _mass(p: float) -> float:

@@ -1,4 +1,4 @@
-"""Triton functions over one node of a tree: its children, the two SD tests and the gate.
+"""Triton functions over one node of a tree: its children and the two SD tests.
 
 Vectors over children are NODE_BLOCK wide and in draw order; vectors over stored candidates are CANDIDATE_BLOCK wide.
 """
@@ -6,7 +6,7 @@ Vectors over children are NODE_BLOCK wide and in draw order; vectors over stored
 import triton
 import triton.language as tl
 
-from nsd_sglang.kernels.triton_row import in_nucleus, mass_of
+from nsd_sglang.kernels.triton_row import mass_of
 
 TINY = tl.constexpr(1e-30)  # see reference.TINY
 
@@ -130,39 +130,3 @@ def recursive_rejection(
                 more = 0
         rank += 1
     return accepted, reject_all, ids, r, scale
-
-
-@triton.jit
-def gate(
-    row_ptr,  # float32 [V]
-    protected_ptr,  # int64 [P] or None
-    tokens,  # int32 [NODE_BLOCK]
-    masses,  # float32 [NODE_BLOCK]
-    count,
-    theta,
-    num_protected,
-    VOCAB: tl.constexpr,
-    BLOCK: tl.constexpr,
-    NODE_BLOCK: tl.constexpr,
-    ORDERED_TIES: tl.constexpr,
-):
-    """Rank of the first child in the nucleus, NODE_BLOCK if none is."""
-    slots = tl.arange(0, NODE_BLOCK)
-    if protected_ptr is not None:
-        for i in range(num_protected):
-            masses = tl.where(tokens == tl.load(protected_ptr + i), 0.0, masses)
-    accepted = NODE_BLOCK
-    # The nucleus is an upper set: a child below one found outside is outside too, and costs no pass over the row.
-    outside_mass = 0.0
-    outside_token = 0
-    rank = 0
-    while (rank < count) & (accepted == NODE_BLOCK):
-        mass = pick(masses, slots, rank)
-        token = pick(tokens, slots, rank)
-        if (mass > outside_mass) | ((mass > 0.0) & (mass == outside_mass) & (token < outside_token)):
-            if in_nucleus(row_ptr, token, mass, theta, VOCAB, BLOCK, ORDERED_TIES) == 1:
-                accepted = rank
-            outside_mass = mass
-            outside_token = token
-        rank += 1
-    return accepted

@@ -1,44 +1,18 @@
-"""Triton functions over one row of the vocabulary: nucleus membership and the inverse-CDF draw.
+"""Triton functions over one row of the vocabulary: usable probabilities and the inverse-CDF draw.
 
-A row is read in blocks of BLOCK entries. Neither function sorts; the draw reads the row once plus one block.
+A row is read in blocks of BLOCK entries, without a sort; the draw reads the row once plus one block.
 """
 
 import triton
 import triton.language as tl
 
 INFINITY = tl.constexpr(float("inf"))
-CERTAIN_MARGIN = tl.constexpr(1e-5)  # see reference.CERTAIN_MARGIN
 
 
 @triton.jit
 def mass_of(p):
     """p where it is a usable probability, else 0 (negative, NaN, infinite)."""
     return tl.where((p > 0.0) & (p < INFINITY), p, 0.0)
-
-
-@triton.jit
-def in_nucleus(
-    row_ptr,  # float32 [V]
-    token,  # scalar id in [0, V)
-    mass,  # scalar p(token), > 0
-    theta,  # scalar threshold, > 0
-    VOCAB: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ORDERED_TIES: tl.constexpr,
-):
-    """1 if `token` is in the nucleus of the row, else 0. Reads the row only if p(token) does not settle it."""
-    inside = 1
-    if (theta < 1.0) & (mass <= 1.0 - theta + CERTAIN_MARGIN):
-        above = tl.zeros([BLOCK], dtype=tl.float32)
-        for start in range(0, VOCAB, BLOCK):
-            offsets = start + tl.arange(0, BLOCK)
-            p = tl.load(row_ptr + offsets, mask=offsets < VOCAB, other=0.0)
-            counts = p > mass
-            if ORDERED_TIES:
-                counts = counts | ((p == mass) & (offsets < token))
-            above += tl.where(counts, p, 0.0)
-        inside = (tl.sum(above, axis=0) < theta).to(tl.int32)
-    return inside
 
 
 @triton.jit

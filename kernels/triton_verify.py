@@ -1,7 +1,7 @@
 """The verifier in Triton: one program walks the tree of one request, in one launch.
 
 Along the accepted path the work is a few scalar loads and vectors as wide as the tree or the stored candidates. The
-vocabulary is read for a nucleus test that p(x) alone does not settle, and once for the residual or bonus draw.
+vocabulary is read for a gate that p(x) alone does not settle, and once for the residual or bonus draw.
 `reference.py` says the same in plain torch.
 """
 
@@ -11,7 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from nsd_sglang.kernels.triton_node import gate, list_children, pick, point_mass_test, recursive_rejection
+from nsd_sglang.kernels.triton_gates import gate
+from nsd_sglang.kernels.triton_node import list_children, pick, point_mass_test, recursive_rejection
 from nsd_sglang.kernels.triton_row import draw_token, mass_of
 from nsd_sglang.kernels.types import VerifyInputs, VerifyResult
 
@@ -50,6 +51,7 @@ def verify_tree_kernel(
     MAX_DEPTH: tl.constexpr,
     CANDIDATES: tl.constexpr,
     ORDERED_TIES: tl.constexpr,
+    GATE: tl.constexpr,  # a name of gates.GATES
     NODE_BLOCK: tl.constexpr,  # power of two >= NODES
     DEPTH_BLOCK: tl.constexpr,  # power of two >= MAX_DEPTH
     CANDIDATE_BLOCK: tl.constexpr,  # power of two >= CANDIDATES
@@ -130,6 +132,8 @@ def verify_tree_kernel(
                     accepted = gate(
                         row_ptr,
                         None if protected_ptr is None else protected_ptr + request * num_protected,
+                        None if ids_ptr is None else ids_ptr + (root + node) * CANDIDATES,
+                        None if q_ptr is None else q_ptr + (root + node) * CANDIDATES,
                         tokens,
                         masses,
                         count,
@@ -138,7 +142,10 @@ def verify_tree_kernel(
                         VOCAB,
                         BLOCK,
                         NODE_BLOCK,
+                        CANDIDATES,
+                        CANDIDATE_BLOCK,
                         ORDERED_TIES,
+                        GATE,
                     )
                     rescued += (accepted < NODE_BLOCK).to(tl.int32)
             if accepted < NODE_BLOCK:
@@ -205,6 +212,7 @@ def verify_tree_triton(inputs: VerifyInputs) -> VerifyResult:
             target_probs.stride(1),
             0 if inputs.protected is None else inputs.protected.shape[1],
             ORDERED_TIES=inputs.ordered_ties,
+            GATE=inputs.gate,
             **kernel_shape(nodes, vocab, inputs.max_depth, 0 if ids is None else ids.shape[2]),
             **launch_options(torch.version.hip is not None),
         )

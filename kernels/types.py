@@ -32,7 +32,7 @@ class VerifyResult(NamedTuple):
             draft, or at the last accepted node the residual or bonus token. 0 elsewhere.
         accept_index: int32 [B, max_depth]. Flat indices ``b * N + i`` of the accepted path from the root, then -1.
         num_correct_drafts: int32 [B]. Accepted drafts: neither the root nor the residual or bonus token counts.
-        rescued: int32 [B]. How many of the accepted drafts only the nucleus accepted.
+        rescued: int32 [B]. How many of the accepted drafts only the gate accepted.
         tv_bound: dtype of ``target_probs`` (float32), [B]. Its mean over runs bounds the summed total variation between
             the emitted law and the target law over the visited nodes. 0 for a request with threshold 0.
     """
@@ -61,3 +61,4 @@ class VerifyInputs(NamedTuple):
     epsilon: torch.Tensor | None  # float [B]
     protected: torch.Tensor | None  # int64 [B, P]
     ordered_ties: bool
+    gate: str  # a name of gates.GATES

@@ -14,6 +14,7 @@ Words:
     gate      what happens once the SD test has failed for every child of a node: the first child in S is taken.
               (Gating inside the loop over siblings accepts in the same events and deviates more: it pre-empts later
               siblings that SD would have taken.)
+              Another rule can stand in the nucleus's place, for side by side only: ``gate``, see ``gates.py``.
     accepted  a child that the SD test or the gate took; the walk goes on at that child.
     rescued   an accepted child that only the gate took.
     residual  the law p minus what the failed children were given a chance to cover; the token emitted when a node has
@@ -58,6 +59,7 @@ def verify_tree(
     epsilon=None,
     protected=None,
     ordered_ties=False,
+    gate="nucleus",
     backend="auto",
 ) -> VerifyResult:
     """Verify a batch of draft trees. See the module docstring for the words and for what bad input gives.
@@ -74,7 +76,8 @@ def verify_tree(
         coins: real [B, N]. ``coins[b, i]`` tests the first child of node i (sampled proposals), or is compared with the
             cumulative probability of the children of node i (point-mass proposals).
         final_coins: real [B]. Residual or bonus draw: inverse CDF in token-id order.
-        threshold: real [B]. theta in [0, 1]; 0 (or NaN) is standard speculative decoding.
+        threshold: real [B]. theta in [0, 1], or the parameter of another ``gate``; 0 (or negative, or NaN) is standard
+            speculative decoding with every gate.
         max_depth: int. Nodes on the longest root-to-leaf chain, root included; at most ``max_depth - 1`` drafts are
             accepted.
         proposals: ``None`` if the children are a deterministic function of the context (top-k or argmax drafting),
@@ -85,7 +88,11 @@ def verify_tree(
         epsilon: real [B]. Total-variation budget of a position; 0 is SD, >= 1 or ``None`` no budget.
         protected: int64 [B, P]. Tokens that a rescue may not emit, padded with -1. SD, residual and bonus still may.
         ordered_ties: False: tokens as likely as x are in the nucleus with x or out with it. True: ties are ordered by
-            token id, as in Eq. 1.
+            token id, as in Eq. 1. (The gate "top-m" counts ranks likewise; the others have no ties to break.)
+        gate: which rule decides a rescue; one of ``gates.GATES``, where ranges and sources stand. "nucleus", or for side
+            by side "greedy-margin" (p(x) >= p_max - m, 0 < m <= 1), "greedy-ratio" (c p(x) >= p_max, c >= 1), "additive"
+            (p(x) >= q(x) - a, 0 < a <= 1), "multiplicative" (c p(x) >= q(x), c >= 1), "top-m" (fewer than m tokens above
+            x, m = 1, 2, ...) and "typical" (p(x) > min(delta^2, delta exp(-H(p))), 0 < delta <= 1).
         backend: "triton", "torch", or "auto" (Triton on CUDA, torch elsewhere). The Triton backend launches one kernel
             on the current stream and never waits for the device; on CPU tensors it needs ``TRITON_INTERPRET=1``.
 
@@ -95,8 +102,8 @@ def verify_tree(
         over the visited nodes whose children were tested.
 
     Raises:
-        ValueError: an argument has the wrong shape, dtype or device, ``epsilon`` comes without ``gate_coins``, or the
-            backend is unknown or cannot run on these tensors.
+        ValueError: an argument has the wrong shape, dtype or device, ``epsilon`` comes without ``gate_coins``, the gate
+            is unknown, or the backend is unknown or cannot run on these tensors.
 
     Example: a chain of one draft that SD rejects (0.9 >= 0.3) and the nucleus keeps (0.6 < 0.8).
         >>> import torch
@@ -123,6 +130,7 @@ def verify_tree(
         epsilon=epsilon,
         protected=protected,
         ordered_ties=ordered_ties,
+        gate=gate,
     )
     if backend == "auto":
         backend = "triton" if target_probs.device.type == "cuda" else "torch"

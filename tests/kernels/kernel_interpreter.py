@@ -41,7 +41,7 @@ def verify(arguments: dict, substitutions: tuple = (), scratch: str = ""):
     from nsd_sglang.kernels.checks import check_inputs
 
     inputs = {"max_depth": 1, "proposals": None, "sibling_coins": None, "gate_coins": None}
-    inputs |= {"epsilon": None, "protected": None, "ordered_ties": False}
+    inputs |= {"epsilon": None, "protected": None, "ordered_ties": False, "gate": "nucleus"}
     mutant = _mutant(substitutions, scratch)
     return mutant.verify_tree_triton(check_inputs(**(inputs | arguments)))
 
@@ -53,7 +53,7 @@ def _mutant(substitutions, scratch):
     try:
         if folder.name + ".triton_verify" not in sys.modules:
             folder.mkdir()
-            for name in ("triton_row.py", "triton_node.py", "triton_verify.py"):
+            for name in ("triton_row.py", "triton_node.py", "triton_gates.py", "triton_verify.py"):
                 text = (KERNELS / name).read_text()
                 for file, old, new in substitutions:
                     if file == name:

@@ -25,7 +25,18 @@ def pieces(edges):
 
 
 def measure(
-    parents, candidates, p, q=None, *, theta, epsilon=None, protected=(), ordered=False, sparse=None, max_depth=None
+    parents,
+    candidates,
+    p,
+    q=None,
+    *,
+    theta,
+    epsilon=None,
+    protected=(),
+    ordered=False,
+    gate="nucleus",
+    sparse=None,
+    max_depth=None,
 ):
     """{(emitted tokens, drafts, rescues): probability} and the mean of tv_bound, for one tree and one draw of it.
 
@@ -39,7 +50,8 @@ def measure(
         final |= set(p[i].cumsum(0).tolist())
         if kids[i]:
             tokens = [candidates[k] for k in kids[i]]
-            here = kernel_oracle.node(p[i], None if q is None else q[i], tokens, theta, epsilon, protected, ordered)
+            law = None if q is None else q[i]
+            here = kernel_oracle.node(p[i], law, tokens, theta, epsilon, protected, ordered, gate)
             final |= set(here.residual.cumsum(0).tolist())
             coins[i] = here.tests if q is None else here.tests[:1]
             if q is not None:
@@ -77,6 +89,7 @@ def measure(
         epsilon=None if epsilon is None else torch.full((batch,), epsilon, dtype=torch.float64),
         protected=torch.tensor([[*protected, -1]]).expand(batch, -1),
         ordered_ties=ordered,
+        gate=gate,
         backend="torch",
     )
     law = {}

@@ -3,6 +3,7 @@
 Independent of the reference: nothing here is shared with nsd_sglang.kernels.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,29 @@ def nucleus(p, theta, ordered):
     return inside & (p > 0)
 
 
+def kept(gate, p, q, parameter, ordered=False):
+    """The tokens that a rule keeps, as a bool vector: one token at a time, ranks by a sort. q None: point masses."""
+    if gate == "nucleus":
+        return nucleus(p, parameter, ordered)
+    values = p.tolist()
+    draft = [1.0] * len(values) if q is None else q.tolist()
+    ranking = sorted(range(len(values)), key=lambda x: (-values[x], x))
+    entropy = sum(-x * math.log(x) for x in values if x > 0)
+    inside = torch.zeros(len(values), dtype=torch.bool)
+    for x, mass in enumerate(values):
+        if mass <= 0 or not parameter > 0:
+            continue
+        inside[x] = {
+            "greedy-margin": mass >= max(values) - parameter,
+            "greedy-ratio": mass * parameter >= max(values),
+            "additive": draft[x] > 0 and mass >= draft[x] - parameter,
+            "multiplicative": draft[x] > 0 and mass * parameter >= draft[x],
+            "top-m": (ranking.index(x) if ordered else sum(y > mass for y in values)) < parameter,
+            "typical": mass > min(parameter**2, parameter * math.exp(-entropy)),
+        }[gate]
+    return inside
+
+
 @dataclass
 class Node:
     """Given the children drawn. Vectors over children (draw order) unless said otherwise."""
@@ -41,8 +65,9 @@ class Node:
         return self.reject_all * self.beta if self.rescue >= 0 else 0.0
 
 
-def node(p, q, tokens, theta, epsilon=None, protected=(), ordered=False) -> Node:
-    """q None: point-mass proposals. p, q float64 [V]."""
+def node(p, q, tokens, theta, epsilon=None, protected=(), ordered=False, gate="nucleus") -> Node:
+    """q None: point-mass proposals. p, q float64 [V]. theta: parameter of the gate."""
+    inside = kept(gate, p, q, theta, ordered)
     sd_accept, tests, r, reached, missed = [], [], p.clone(), 0.0, 1.0
     if q is None:
         for j, token in enumerate(tokens):
@@ -64,7 +89,6 @@ def node(p, q, tokens, theta, epsilon=None, protected=(), ordered=False) -> Node
             q[token] = 0
             q = q / q.sum() if q.sum() > 0 else q
     residual = r / r.sum() if r.sum() > 1e-14 else p
-    inside = nucleus(p, theta, ordered)
     rescue = next((j for j, x in enumerate(tokens) if inside[x] and x not in protected), -1)
     missed = max(missed, 0.0)
     beta = 1.0 if epsilon is None or epsilon >= missed else epsilon / missed

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nsd_sglang.kernels.gates import GATES
+
 CAPABILITIES = (80, 90, 100)
 
 DTYPES = dict(
@@ -26,7 +28,7 @@ DTYPES = dict(
 )  # all others: *fp32
 
 
-def compile_kernel(capability, absent, ordered, sizes):
+def compile_kernel(capability, absent, ordered, sizes, gate="nucleus"):
     """Resource usage (cuobjdump's words) and PTX of one variant; runs in a process where Triton compiles."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -35,7 +37,7 @@ def compile_kernel(capability, absent, ordered, sizes):
     from nsd_sglang.kernels.triton_verify import kernel_shape, launch_options, verify_tree_kernel
 
     shape = kernel_shape(**sizes)
-    constants = shape | {"ORDERED_TIES": ordered} | dict.fromkeys(absent)
+    constants = shape | {"ORDERED_TIES": ordered, "GATE": gate} | dict.fromkeys(absent)
     names = verify_tree_kernel.arg_names
     signature = {name: "constexpr" if name in constants else DTYPES.get(name, "*fp32") for name in names}
     # As at a launch: allocations and multiples of 16 are known to be aligned, which allows 128-bit loads.
@@ -103,6 +105,17 @@ def test_no_size_spills(compilers, sizes):
         compilers.submit(compile_kernel, 90, absent, True, sizes | _candidates(absent))
         for absent in ([], ["ids_ptr", "q_ptr", "sibling_coins_ptr"])
     ]
+    for job in jobs:
+        assert_no_spill(*job.result())
+
+
+@pytest.mark.parametrize("gate", [name for name in GATES if name != "nucleus"])
+def test_no_gate_spills(compilers, gate):
+    sizes = dict(nodes=16, vocab=151936, max_depth=6, candidates=64)
+    point_mass = ["ids_ptr", "q_ptr", "sibling_coins_ptr", "gate_coins_ptr", "epsilon_ptr", "protected_ptr"]
+    jobs = [compilers.submit(compile_kernel, capability, [], True, sizes, gate) for capability in CAPABILITIES]
+    if not GATES[gate].upper:  # the rules that look at q
+        jobs.append(compilers.submit(compile_kernel, 90, point_mass, False, sizes | _candidates(point_mass), gate))
     for job in jobs:
         assert_no_spill(*job.result())
 

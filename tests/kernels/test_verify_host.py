@@ -47,7 +47,7 @@ def test_target_probs_is_not_copied():
     case = random_case(0, TREE, 20, sampled=False, strided=True)
     names = ("candidates", "retrieve_next_token", "retrieve_next_sibling", "target_probs", "coins", "final_coins")
     absent = ("proposals", "sibling_coins", "gate_coins", "epsilon", "protected")
-    options = dict.fromkeys(absent) | {"ordered_ties": False}
+    options = dict.fromkeys(absent) | {"ordered_ties": False, "gate": "nucleus"}
     positional = [case[name] for name in (*names, "threshold")]
     inputs = verify_module.check_inputs(*positional, max_depth=3, **options)
     assert inputs.target_probs is case["target_probs"] and not inputs.target_probs.is_contiguous()
@@ -83,6 +83,7 @@ def test_target_probs_is_not_copied():
         ("protected", torch.zeros(5).long(), r"protected: expected torch.int64 \[5, P\]"),
         ("coins", torch.zeros(5, 12, device="meta"), "coins: expected a tensor on cpu like target_probs, got meta"),
         ("backend", "cuda", "backend: "),
+        ("gate", "naive", "gate: expected one of nucleus, greedy-margin, .*, got 'naive'"),
     ],
 )
 def test_wrong_arguments_are_named(name, value, message):

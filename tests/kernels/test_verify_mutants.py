@@ -7,7 +7,7 @@ from kernel_cases import CHAIN, random_case
 
 from nsd_sglang.kernels.verify import Proposals, verify_tree
 
-KERNEL, NODE, ROW = "triton_verify.py", "triton_node.py", "triton_row.py"
+KERNEL, NODE, ROW, GATES = "triton_verify.py", "triton_node.py", "triton_row.py", "triton_gates.py"
 
 MUTANTS = {
     "gate before the SD test": [
@@ -45,12 +45,12 @@ MUTANTS = {
     "<= in the sampled test": [(NODE, "u * q_here < r_here", "u * q_here <= r_here")],
     "<= in the point-mass test": [(NODE, "(coin < tl.cumsum", "(coin <= tl.cumsum")],
     "<= in the draw": [(ROW, "tl.cumsum(values, axis=0) > goal", "tl.cumsum(values, axis=0) >= goal")],
-    "<= in the nucleus": [(ROW, "axis=0) < theta)", "axis=0) <= theta)")],
+    "<= in the nucleus": [(GATES, "axis=0) < theta)", "axis=0) <= theta)")],
     "residual not reduced": [(NODE, "r = tl.maximum(r - q, 0.0)", "r = tl.maximum(r - 0.0, 0.0)")],
     "second sibling with the first one's coin": [
         (NODE, "u = tl.load(sibling_coins_ptr + pick(children, slots, rank))", "u = coin")
     ],
-    "protected tokens rescued": [(NODE, "tl.load(protected_ptr + i), 0.0, masses)", "-1, masses, masses)")],
+    "protected tokens rescued": [(GATES, "tl.load(protected_ptr + i), 0.0, masses)", "-1, masses, masses)")],
     "budget per node not per draw": [(KERNEL, "root + node) * reject_all < epsilon", "root + node) < epsilon")],
 }
 
