@@ -5,7 +5,8 @@ Words used here and in the report:
 - *verify call*: one forward pass of the target after the prompt was read, counted once for every request that took part.
   Without speculation each such pass decodes one token of each request.
 - *decoded tokens*: output tokens less one an answer, since the prompt's own forward pass yields the first.
-- *target call*: one such forward pass of the target, counted once for the whole batch.
+- *target call*: one such forward pass of the target, counted once for the whole batch. With overlap scheduling the next pass is
+  under way when an answer turns out to be complete; such a pass is a target call, but no verify call of that answer.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import json
+import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,6 +24,7 @@ from nsd_sglang.demo.cache import DemoError, default_cache_dir
 
 SCHEMA = 1
 OUTPUT = "bench-results"
+FAILURES = "failures.json"
 # Suites that are modules of their own; rules may also just name arms.
 MODULES = {"rules": "rules", "diagnostics": "diagnostics", "quality": "quality"}
 
@@ -47,6 +51,8 @@ def execute(context: Context) -> int:
                 _plan(context, suite)
             for suite in context.settings.suites:
                 _run_suite(context, suite)
+                # After every suite: a kill must not leave the failures of an earlier attempt standing as today's.
+                store.write_json(context.directory / FAILURES, context.failed)
             _report(context)
     except (KeyboardInterrupt, SystemExit) as left:
         kept = len(context.finished())
@@ -111,8 +117,6 @@ def description(settings: Settings, given: dict[str, Any]) -> dict[str, Any]:
 
 def _resumed(args: argparse.Namespace, given: dict[str, Any]) -> Context:
     directory = args.resume.absolute()
-    import json
-
     try:
         content = json.loads((directory / store.RUN).read_text(encoding="utf-8"))
         settings = Settings.from_json(content["settings"])
@@ -189,6 +193,8 @@ def _report(context: Context) -> None:
 
 
 def _accelerator() -> str | None:
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    """Name of the first NVIDIA GPU; asked of its tool, since asking torch would take memory of the GPU."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    done = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
+    return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout.strip() else None

@@ -33,13 +33,16 @@ METERED = {"SGLANG_ENABLE_METRICS_DEVICE_TIMER": "1"}
 
 @dataclass
 class Context:
-    """One run. ``arms`` are those of the comparison; ``failures`` has one entry for every arm of a suite that failed."""
+    """One run. ``arms`` are those of the comparison; ``failures`` has one line or more for every arm of a suite that failed,
+    and ``failed`` the same with suite, arm and error apart.
+    """
 
     directory: Path
     settings: Settings
     arms: list[Arm]
     progress: Progress = field(default_factory=Progress)
     failures: list[str] = field(default_factory=list)
+    failed: list[dict[str, str]] = field(default_factory=list)
     # Stand in for launch_server and the load maker in tests.
     program: list[str] | None = None
     load_program: list[str] | None = None
@@ -88,6 +91,7 @@ class Context:
             yield
         except (BenchError, DemoError, OSError) as error:
             self.failures.append(f"{suite}: {name}: {error}")
+            self.failed.append({"suite": suite, "arm": name, "error": str(error)})
             self.say(f"FAILED  {self.failures[-1]}")
 
     def say(self, text: str) -> None:

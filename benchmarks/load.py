@@ -18,7 +18,7 @@ from nsd_sglang.benchmarks import bench_client
 from nsd_sglang.benchmarks.errors import BenchError
 from nsd_sglang.benchmarks.settings import Settings
 from nsd_sglang.demo import guard
-from nsd_sglang.demo.server import HOST, Server, last_lines
+from nsd_sglang.demo.server import ENDING_S, HOST, Server, last_lines
 
 POLL_S = 0.5
 WARM_UP_TOKENS = 16
@@ -68,7 +68,7 @@ class LoadMaker:
             raise BenchError(f"the load maker ended; its log is {self.log} and ends with:\n{_end(self.log)}")
         code = int(answer)
         if code != 0:
-            server.check_alive()
+            server.check_alive(ENDING_S)
             raise BenchError(f"sglang.bench_serving ended with exit code {code}; its log is {log} and ends with:\n{_end(log)}")
 
     def stop(self) -> None:
@@ -159,7 +159,7 @@ def warm_up(settings: Settings, server: Server, concurrency: int) -> int:
         try:
             reply = server.http.post(f"{server.url}/generate", json=body, timeout=WARM_UP_TIMEOUT_S)
         except requests.RequestException as error:
-            server.check_alive()
+            server.check_alive(ENDING_S)
             raise BenchError(f"the {server.name} server did not answer the warm-up: {error}; its log is {server.log_path}") from None
         if reply.status_code != 200:
             raise BenchError(f"the {server.name} server refused the warm-up: {reply.text.strip()[:300]}")

@@ -8,7 +8,7 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from nsd_sglang.benchmarks.errors import BenchError
-from nsd_sglang.demo.server import Server
+from nsd_sglang.demo.server import ENDING_S, Server
 
 # What the figures of a unit are made of; see collect.py. The category and mode labels tell forward passes apart.
 WANTED = (
@@ -24,8 +24,8 @@ WANTED = (
     "sglang:spec_nsd_tv_bound_count",
 )
 DISTINGUISHING = ("category", "mode")
-SETTLE_S = 0.5
-SETTLE_TRIES = 20
+SETTLE_S = 0.25
+SETTLE_TRIES = 40
 TIMEOUT_S = 30.0
 
 
@@ -56,7 +56,7 @@ def read(server: Server) -> dict[str, float]:
             reply = server.http.get(f"{server.url}/metrics/", timeout=TIMEOUT_S)
             reply.raise_for_status()
         except requests.RequestException as error:
-            server.check_alive()
+            server.check_alive(ENDING_S)
             raise BenchError(f"the {server.name} server did not give its metrics: {error}") from None
         now = parse(reply.text)
         if now == before:

@@ -25,6 +25,8 @@ QUIET_PROGRESS_S = 10.0
 # A server that does not answer its health check within this time counts as not ready yet.
 HEALTH_TIMEOUT_S = 5.0
 STOP_S = 20.0
+# A server whose connections break is given this long to be gone.
+ENDING_S = 3.0
 # What SGLang's log lines begin with.
 TIMESTAMP = re.compile(r"^\[[^]]*\d:\d\d[^]]*\] ")
 
@@ -134,9 +136,12 @@ class Server:
         """The last lines of the log, for an error message."""
         return "\n".join(last_lines(self.log_path, LOG_TAIL_LINES))
 
-    def check_alive(self) -> None:
-        """Raise DemoError with the log's end if the server has ended."""
-        code = self._guard.poll() if self._guard else None
+    def check_alive(self, within_s: float = 0.0) -> None:
+        """Raise DemoError with the log's end if the server has ended, or ends ``within_s`` seconds: a broken connection is
+        noticed before the end of the process behind it."""
+        deadline = time.monotonic() + within_s
+        while (code := self._guard.poll() if self._guard else None) is None and time.monotonic() < deadline:
+            time.sleep(POLL_S / 10)
         if code is not None:
             raise DemoError(f"the {self.name} server ended with exit code {code}; {self._log_report()}")
 

@@ -1,3 +1,7 @@
+"""A complete set of settings, and checkpoints that are good enough to be checked."""
+
+import json
+
 import pytest
 
 from nsd_sglang.benchmarks.settings import Settings
@@ -37,3 +41,18 @@ def settings(tmp_path):
         seed=5,
         suites=["comparison"],
     )
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    """A target and an EAGLE draft as far as their config.json, and three prompts."""
+    for name, architecture in (("target", "LlamaForCausalLM"), ("draft", "LlamaForCausalLMEagle")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"architectures": [architecture], "vocab_size": 100}))
+    write_prompts(tmp_path / "prompts.jsonl", ["one", "two", "three"])
+    return tmp_path
+
+
+def write_prompts(path, prompts):
+    lines = [{"conversations": [{"role": "user", "content": p}, {"role": "assistant", "content": "x"}]} for p in prompts]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
