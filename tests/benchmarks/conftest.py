@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from bench_inputs import write_prompts
 
 from nsd_sglang.benchmarks.settings import Settings
 
@@ -51,8 +52,3 @@ def checkpoints(tmp_path):
         (tmp_path / name / "config.json").write_text(json.dumps({"architectures": [architecture], "vocab_size": 100}))
     write_prompts(tmp_path / "prompts.jsonl", ["one", "two", "three"])
     return tmp_path
-
-
-def write_prompts(path, prompts):
-    lines = [{"conversations": [{"role": "user", "content": p}, {"role": "assistant", "content": "x"}]} for p in prompts]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -3,11 +3,10 @@
 import json
 
 import pytest
+from bench_inputs import write_prompts
 
 from nsd_sglang import cli
 from nsd_sglang.benchmarks import command
-
-from .conftest import write_prompts
 
 
 @pytest.fixture(autouse=True)
