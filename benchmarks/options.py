@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     arms = parser.add_argument_group("arms")
     option = arms.add_argument
-    option("--arms", type=_choices(KINDS), metavar="A,B", help=f"kinds of arm, of {', '.join(KINDS)} (default: all)")
+    option("--arms", type=_choices(KINDS), metavar="A,B", help=f"kinds of arm, of {', '.join(KINDS)} (default: all that SGLang has for the draft)")
     option("--thresholds", type=_numbers(float, 0, 1), metavar="T,T", help="NSD's thresholds, 0 to 1 (default 0.8,0.9,0.95; the demo: 0.8,0.95)")
     option("--sampled-thresholds", type=_numbers(float, 0, 1), metavar="T,T", help="those of sampled proposals (default: --thresholds; the demo: 0.95)")
     option("--proposals", type=_choices(PROPOSALS), metavar="P,P", help="NSD's proposals, topk and/or sampled (default both)")

@@ -10,6 +10,7 @@ from typing import Any
 
 from nsd_sglang import drafter as drafters
 from nsd_sglang.benchmarks import dataset
+from nsd_sglang.benchmarks.arms import REJECTION_FAMILIES
 from nsd_sglang.benchmarks.errors import BenchError
 from nsd_sglang.benchmarks.settings import KINDS, SUITES, Settings
 from nsd_sglang.console import tree_problem
@@ -54,6 +55,7 @@ def settings(options: dict[str, Any], directory: Path, cache_dir: Path) -> Setti
         dataset.check(name, path, max(num_prompts))
     # Names and shapes first: they are checked in a moment, the demo's model may have to be fetched.
     model, draft, family = _demo_pair(options, cache_dir) if demo else _pair(options)
+    kinds = _kinds(options.get("arms"), model, draft, family)
     steps, topk, nodes = _tree(options, defaults.get("tree") or TREES[family])
     candidates = options.get("candidates", 64)
     proposals = options.get("proposals", list(PROPOSALS))
@@ -74,7 +76,7 @@ def settings(options: dict[str, Any], directory: Path, cache_dir: Path) -> Setti
         draft=draft,
         tokenizer=tokenizer,
         family=family,
-        kinds=options.get("arms", list(KINDS)),
+        kinds=kinds,
         thresholds=thresholds,
         sampled_thresholds=list(dict.fromkeys(sampled_thresholds)),
         proposals=proposals,
@@ -122,6 +124,30 @@ def _ablation_concurrency(given: int | None, concurrency: list[int]) -> int:
     if given not in concurrency:
         raise BenchError(f"--ablation-concurrency {given}: give one of --concurrency, {', '.join(map(str, concurrency))}")
     return given
+
+
+def _kinds(given: list[str] | None, model: str, draft: str | None, family: str) -> list[str]:
+    """Kinds of arm; stock rejection sampling only where SGLang has it: not for a standalone draft, not for a reduced vocabulary."""
+    kinds = given or list(KINDS)
+    if "rejection" not in kinds:
+        return kinds
+    reason = None
+    if family not in REJECTION_FAMILIES:
+        reason = f"the draft is {family}"
+    elif draft is not None:
+        theirs = getattr(_configuration("--draft", draft)[1], "draft_vocab_size", None)
+        target = _configuration("--model", model)[1]
+        ours = getattr(getattr(target, "text_config", target), "vocab_size", None)
+        if theirs and theirs != ours:
+            reason = f"the draft has {theirs} of the target's {ours} tokens"
+    if reason is None:
+        return kinds
+    if given is not None:
+        raise BenchError(
+            f"--arms rejection: {reason}; SGLang's rejection sampling takes EAGLE, EAGLE-3 and MTP drafts with the target's whole "
+            "vocabulary"
+        )
+    return [kind for kind in kinds if kind != "rejection"]
 
 
 def _tree(options: dict[str, Any], default: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -123,3 +123,20 @@ def test_numbers_of_prompts_follow_their_concurrency(pair, checkpoints, monkeypa
     assert cli.main(["bench", *pair, "--concurrency=8,1", "--num-prompts=16,4", "--thresholds=0.5", "--dataset=custom"]) == 0
     assert (seen[0].concurrency, seen[0].num_prompts, seen[0].ablation_concurrency) == ([1, 8], [4, 16], 8)
     assert seen[0].thresholds == seen[0].sampled_thresholds == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more", "reason"),
+    [
+        ("LlamaForCausalLMEagle3", {"draft_vocab_size": 50}, "the draft has 50 of the target's 100 tokens"),
+        ("LlamaForCausalLM", {}, "the draft is standalone"),
+    ],
+)
+def test_rejection_sampling_is_measured_where_sglang_has_it(pair, checkpoints, capsys, monkeypatch, architecture, more, reason):
+    config = {"architectures": [architecture], "vocab_size": 100} | more
+    (checkpoints / "draft" / "config.json").write_text(json.dumps(config))
+    assert f"--arms rejection: {reason}" in refused(capsys, *pair, "--arms=plain,rejection")
+    seen = []
+    monkeypatch.setattr(command, "execute", lambda context: seen.append(context.settings.kinds) or 0)
+    assert cli.main(["bench", *pair]) == 0
+    assert seen == [["plain", "stock", "nsd"]]
