@@ -171,7 +171,7 @@ def _counted(node: dict[str, Any]) -> list[int]:
 
 def certificates(kl: list[float], positions: int) -> dict[str, dict[str, float | None]]:
     """For each relaxed rule at its default parameter: `certificate_nats`, the smallest KL between draft and target at which
-    it can reject (`kl_certificates.minimal_kl`), and `share_below`, at how many positions KL(q || p) is below it.
+    it can reject in any row (`kl_certificates.minimal_kl`), and `share_below`, at how many positions KL(q || p) is below it.
 
     kl: the finite ones of `positions` recorded laws; an infinite KL is below no finite certificate. A rule that never
     rejects has the certificate infinity, written as None. Empty without a recorded law.
@@ -185,7 +185,7 @@ def certificates(kl: list[float], positions: int) -> dict[str, dict[str, float |
         return {}
     figures = {}
     for name, gate in GATES.items():
-        smallest = minimal_kl(name, gate.default)
+        smallest = minimal_kl(name, gate.default, "q||p")
         if smallest is not None:
             below = sum(value < smallest for value in kl) if math.isfinite(smallest) else positions
             figures[f"{name} {gate.symbol}={gate.default:g}"] = {

@@ -29,6 +29,7 @@ class NucleusAcceptance:
 
     def __init__(self, options: NSDOptions, trace: Any = None):
         self.backend = options.verify_backend
+        self.gate = options.gate
         self.control = BatchControl(options)
         self.spans = None if options.think_ids is None else ThinkingSpans(options.think_ids)
         self.trace = trace
@@ -93,6 +94,7 @@ class NucleusAcceptance:
             gate_coins=gate_coins,
             epsilon=rows.epsilon,
             protected=rows.protected,
+            gate=self.gate,
             backend=self.backend,
         )
         predicts.copy_(result.predict)

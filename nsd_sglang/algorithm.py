@@ -80,7 +80,7 @@ def _resolve_name(server_args: Any, previous: Callable[[Any], None]) -> None:
             speculative_draft_model_path=chosen.path,
         )
         logger.info(
-            "NSD: %s drafter, %s proposals, nucleus threshold %g", chosen.family, options.proposals, options.threshold
+            "NSD: %s drafter, %s proposals, %s threshold %g", chosen.family, options.proposals, options.gate, options.threshold
         )
 
 

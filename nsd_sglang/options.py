@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Callable
 
+from nsd_sglang.kernels.gates import GATES
+
 DRAFTERS = ("auto", "eagle", "eagle3", "nextn", "standalone")
 PROPOSALS = ("topk", "sampled")
 BACKENDS = ("auto", "triton", "torch")
@@ -39,6 +41,9 @@ class NSDOptions:
     scope: where rescues happen, one of `SCOPES`.
     think_ids: (start, end) token ids of the reasoning span; None takes them from SGLang's reasoning parser.
     report: whether answers carry what NSD did in their meta_info.
+    gate: rule that decides a rescue, one of `kernels.gates.GATES`; all but "nucleus" are for side by side only.
+    gate_parameter: parameter of such a rival rule, in the range of `GATES`; `threshold` is then the same number, since
+        that is what the verifier takes. None for "nucleus".
     """
 
     threshold: float = 0.95
@@ -54,6 +59,8 @@ class NSDOptions:
     scope: str = "all"
     think_ids: tuple[int, int] | None = None
     report: bool = True
+    gate: str = "nucleus"
+    gate_parameter: float | None = None
 
     @property
     def highest_threshold(self) -> float:
@@ -114,6 +121,14 @@ def _token_pair(text: str) -> tuple[int, int]:
     return int(parts[0]), int(parts[1])
 
 
+def _any_number(text: str) -> float:
+    """A number; its range depends on another option."""
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        raise OptionError("a number") from None
+
+
 def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if str(text).lower() not in choices:
@@ -137,6 +152,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "scope": _one_of(SCOPES),
     "think_ids": _token_pair,
     "report": _switch,
+    "gate": _one_of(tuple(GATES)),
+    "gate_parameter": _any_number,
 }
 
 _METAVARS = {
@@ -153,6 +170,8 @@ _METAVARS = {
     "scope": "{" + ",".join(SCOPES) + "}",
     "think_ids": "START,END",
     "report": "{on,off}",
+    "gate": "{" + ",".join(GATES) + "}",
+    "gate_parameter": "X",
 }
 
 _HELP = {
@@ -173,10 +192,15 @@ _HELP = {
     "scope": "Where rescues happen: everywhere, or only inside the reasoning span (thinking).",
     "think_ids": "Token ids that begin and end the reasoning span. Without it they are those of --reasoning-parser.",
     "report": "Whether answers carry what NSD did (meta_info.nsd_*), and the server's metrics count it.",
+    "gate": "Rule that decides whether a token that the standard test rejects is kept. All but nucleus are rival rules, for "
+    "side by side only.",
+    "gate_parameter": "Parameter of a rival rule, for side by side only: "
+    + "; ".join(f"{name} {gate.symbol}, {gate.range} ({gate.default:g})" for name, gate in GATES.items() if name != "nucleus")
+    + ". 0 is standard speculative decoding.",
 }
 
 # How defaults read in --help where the value itself says little.
-_DEFAULTS = {"max_threshold": "--nsd-threshold", "epsilon": "none", "think_ids": "none"}
+_DEFAULTS = {"max_threshold": "--nsd-threshold", "epsilon": "none", "think_ids": "none", "gate_parameter": "the rule's own"}
 
 
 def flag(field: str) -> str:
@@ -226,9 +250,27 @@ def from_namespace(
             values[field.name] = _PARSERS[field.name](given)
         except OptionError as accepted:
             raise OptionError(f"{name} accepts {accepted}, got {given!r}") from None
+    _settle_gate(values)
     options = NSDOptions(**values)
     if options.highest_threshold < options.threshold:
         raise OptionError(
             f"{flag('max_threshold')} accepts --nsd-threshold ({options.threshold:g}) to 1, got {options.max_threshold:g}"
         )
     return options
+
+
+def _settle_gate(values: dict[str, Any]) -> None:
+    """Check what belongs to a gate alone, and make a rival rule's parameter the verifier's threshold."""
+    gate, parameter = values.get("gate", "nucleus"), values.get("gate_parameter")
+    if gate == "nucleus":
+        if parameter is not None:
+            raise OptionError(f"{flag('gate_parameter')} accepts nothing with --nsd-gate nucleus, which has --nsd-threshold, got {parameter:g}")
+        return
+    for field in ("threshold", "max_threshold", "trace"):
+        if values.get(field) is not None:
+            raise OptionError(f"{flag(field)} accepts only --nsd-gate nucleus, got --nsd-gate {gate}, which has --nsd-gate-parameter")
+    if parameter is None:
+        parameter = GATES[gate].default
+    if not GATES[gate].accepts(parameter):
+        raise OptionError(f"{flag('gate_parameter')} accepts {GATES[gate].range} with --nsd-gate {gate}, got {parameter:g}")
+    values["threshold"] = values["gate_parameter"] = parameter

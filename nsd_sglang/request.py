@@ -103,6 +103,8 @@ def _number(value: Any, low: float, high: float, accepted: str, open_low: bool =
 
 
 def _threshold(options: NSDOptions) -> Callable[[Any], float]:
+    if options.gate != "nucleus":  # a rival rule, for side by side only, has one parameter for all
+        return lambda value: _number(value, math.nan, math.nan, f"nothing on this server (--nsd-gate {options.gate})")
     highest = options.highest_threshold
     limit = "" if highest == 1.0 else " (--nsd-max-threshold)"
     return lambda value: _number(value, 0.0, highest, f"a number from 0 to {highest:g}{limit}")

@@ -10,9 +10,9 @@ from nsd_sglang.kernels.types import Proposals
 from nsd_sglang.options import NSDOptions
 
 
-def verify(threshold, coin, *, proposals=None, topk=1):
+def verify(threshold, coin, *, proposals=None, topk=1, gate="nucleus"):
     """One request, a chain of one draft (token 1) of target probability 0.3, nucleus {0, 1} at 0.8."""
-    acceptance = NucleusAcceptance(NSDOptions(threshold=threshold))
+    acceptance = NucleusAcceptance(NSDOptions(threshold=threshold, gate=gate))
     batch = SimpleNamespace(
         reqs=[], spec_info=SimpleNamespace(topk=topk), sampling_info=SimpleNamespace(sampling_seed=None)
     )
@@ -49,6 +49,11 @@ REJECTED = ([0, 0], [[0, -1]], [0])
 )
 def test_the_threshold_decides_what_the_standard_test_rejects(threshold, coin, outcome):
     assert verify(threshold, coin) == outcome
+
+
+@pytest.mark.parametrize("gate, parameter, outcome", [("greedy-margin", 0.2, REJECTED), ("greedy-margin", 0.4, ACCEPTED), ("top-m", 1.0, REJECTED), ("top-m", 2.0, ACCEPTED)])
+def test_a_rival_gate_decides_in_the_place_of_the_nucleus(gate, parameter, outcome):
+    assert verify(parameter, 0.31, gate=gate) == outcome
 
 
 def test_recorded_proposals_decide_the_standard_test():

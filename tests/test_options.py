@@ -64,3 +64,29 @@ def test_other_values_are_refused_by_name(words, message):
     with pytest.raises(OptionError) as error:
         parse(*words)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("gate, parameter, got", [("top-m", "3", 3.0), ("multiplicative", None, 2.0), ("typical", "0", 0.0)])
+def test_a_rival_gate_takes_its_parameter_as_the_threshold(gate, parameter, got):
+    chosen = parse(*("--nsd-gate", gate), *(("--nsd-gate-parameter", parameter) if parameter else ()))
+    assert (chosen.gate, chosen.gate_parameter, chosen.threshold) == (gate, got, got)
+    assert parse(environment={"NSD_GATE": gate, "NSD_GATE_PARAMETER": parameter or "2"}).threshold == got
+    assert parse().gate == "nucleus" and parse().gate_parameter is None
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("--nsd-gate", "naive"), "--nsd-gate accepts one of nucleus, greedy-margin, greedy-ratio, additive, multiplicative, top-m, typical, got 'naive'"),
+        (("--nsd-gate", "additive", "--nsd-gate-parameter", "x"), "--nsd-gate-parameter accepts a number, got 'x'"),
+        (("--nsd-gate", "additive", "--nsd-gate-parameter", "1.5"), "--nsd-gate-parameter accepts a number from 0 to 1 with --nsd-gate additive, got 1.5"),
+        (("--nsd-gate", "top-m", "--nsd-gate-parameter", "nan"), "--nsd-gate-parameter accepts a whole number from 0 to 1024 with --nsd-gate top-m, got nan"),
+        (("--nsd-gate", "greedy-ratio", "--nsd-gate-parameter", "0.5"), "--nsd-gate-parameter accepts 0 or a number from 1 to 1e+06 with --nsd-gate greedy-ratio, got 0.5"),
+        (("--nsd-gate-parameter", "0.5"), "--nsd-gate-parameter accepts nothing with --nsd-gate nucleus, which has --nsd-threshold, got 0.5"),
+        (("--nsd-gate", "typical", "--nsd-threshold", "0.5"), "--nsd-threshold accepts only --nsd-gate nucleus, got --nsd-gate typical, which has --nsd-gate-parameter"),
+    ],
+)
+def test_gate_errors_name_the_option_and_what_it_accepts(words, message):
+    with pytest.raises(OptionError) as error:
+        parse(*words)
+    assert str(error.value) == message

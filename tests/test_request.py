@@ -102,3 +102,10 @@ def test_the_servers_values_are_read():
     options = from_namespace(None, environment)
     assert (options.highest_threshold, options.epsilon, options.protect_stop, options.think_ids, options.report) == (1, 0.2, True, (7, 9), False)
     assert NSDOptions(threshold=0.6).highest_threshold == 0.6
+
+
+def test_a_rival_rule_has_one_parameter_for_all_requests():
+    options = NSDOptions(gate="top-m", gate_parameter=3.0, threshold=3.0)
+    assert request_control({"nsd_epsilon": 0.1}, None, options).threshold == 3.0
+    with pytest.raises(OptionError, match=r"nsd_threshold accepts nothing on this server \(--nsd-gate top-m\), got 0.5"):
+        request_control({"nsd_threshold": 0.5}, None, options)

@@ -228,7 +228,7 @@ def test_certificates_count_positions_below_them(monkeypatch):
     gates = types.ModuleType("gates")
     gates.GATES = {name: types.SimpleNamespace(symbol="m", default=10.0) for name in ("top-m", "unknown", "open")}
     rules = types.ModuleType("kl_certificates")
-    rules.minimal_kl = lambda gate, parameter: {"top-m": 0.03 * parameter, "open": math.inf}.get(gate)
+    rules.minimal_kl = lambda gate, parameter, direction: {"q||p": 1}[direction] and {"top-m": 0.03 * parameter, "open": math.inf}.get(gate)
     monkeypatch.setitem(sys.modules, "nsd_sglang.kernels.gates", gates)
     monkeypatch.setitem(sys.modules, "nsd_sglang.benchmarks.kl_certificates", rules)
     assert trace_figures.certificates([0.1, 0.2, 0.3, 0.5], 5) == {
