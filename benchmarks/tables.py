@@ -199,10 +199,12 @@ def _reference_notes(groups: list[dict], suite: str) -> list[str]:
             text += f" of the {where} suite, whose mean was measured at another time: no interval" if where != suite else ""
             text += f", for {', '.join(user['arm'] for user in users)}" if len(used) > 1 else ""
             notes.append(text + ".")
+        partial: dict[int, list[str]] = {}
         for group in groups:
             ratio = group["ratios"].get(kind)
             if ratio and ratio["suite"] == suite and ratio["repeats"] != group["repeats"]:
-                notes.append(f"{group['arm']} / {kind}: only the {len(ratio['repeats'])} repeat(s) that both have.")
+                partial.setdefault(len(ratio["repeats"]), []).append(group["arm"])
+        notes += [f"{', '.join(names)} / {kind}: over the {count} repeat{'s' * (count != 1)} that both have." for count, names in partial.items()]
     return notes
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from nsd_sglang.benchmarks.figures import PICTURES
 from nsd_sglang.benchmarks.report import build
-from nsd_sglang.benchmarks.tables import interval, show
+from nsd_sglang.benchmarks.tables import headline, interval, show
 from report_run import arm, diagnostics, full_run, nsd, unit, write_lines
 
-HOSTILE = """<script>alert("1")</script> & 'x' $\\frac{1} _{{ run }}{% raw %}"""
+HOSTILE = """<script>alert("1")</script> & 'x' $\\frac{1}$ _{{ run }}{% raw %}"""
 
 
 class Page(HTMLParser):
@@ -76,6 +76,18 @@ def test_every_figure_in_the_tables_is_the_summarys(finished):
     assert {"/diagnostics/NSD 0.8 top-k/e_s_by_depth/2", "/highest/nsd_over_stock"} <= shown
 
 
+def test_headline_columns_hold_their_arms(finished):
+    table = headline(json.loads((finished / "summary.json").read_text()))
+    assert table.columns[:3] == ["plain, tokens/s", "stock EAGLE top-k, tokens/s", "NSD 0.95 top-k, tokens/s"]
+    summary = json.loads((finished / "summary.json").read_text())
+    for concurrency, _, cells in table.rows:
+        groups = [resolve(summary, "/".join(cell.pointer.split("/")[:3])) for cell in cells]
+        arms = ["plain", "stock EAGLE top-k"] + 4 * ["NSD 0.95 top-k"]
+        assert [(g["arm"], g["concurrency"]) for g in groups] == [(name, int(concurrency)) for name in arms]
+        assert [cell.pointer.split("/")[4] for cell in cells[3:5]] == ["stock", "plain"]
+    assert len(table.rows) == 3
+
+
 def test_one_file_without_scripts_or_network(finished):
     page = Page((finished / "report.html").read_text())
     assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
@@ -104,6 +116,15 @@ def test_building_twice_changes_nothing(finished):
     assert all((finished / name).read_bytes() == content for name, content in before.items())
 
 
+def test_repeats_that_an_arm_lacks_are_named_once(finished, tmp_path):
+    lines = [json.loads(line) for line in (finished / "results.jsonl").read_text().splitlines()]
+    (tmp_path / "run.json").write_bytes((finished / "run.json").read_bytes())
+    write_lines(tmp_path / "results.jsonl", [u for u in lines if u["suite"] == "comparison" and (u["arm"], u["repeat"]) != ("stock EAGLE top-k", 1)])
+    build(tmp_path)
+    text = "".join(check_figures(tmp_path).text)
+    assert text.count("plain, NSD 0.8 top-k, NSD 0.9 top-k, NSD 0.95 top-k, NSD 0.99 top-k / stock: over the 2 repeats that both have.") == 3
+
+
 def test_a_run_that_has_only_started(finished, tmp_path):
     run = json.loads((finished / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps(run))
@@ -129,7 +150,7 @@ def test_one_repeat_of_one_suite(tmp_path):
 
 
 def test_hostile_strings_are_text_everywhere(tmp_path):
-    names = [HOSTILE, "_hidden\n\u202e名前 😀", "x" * 300]
+    names = [HOSTILE, "_$\\frac{1}$\n\u202e名前 😀", "x" * 300]
     arms = [arm(names[0], "plain"), arm(names[1], "stock"), arm(names[2], "nsd", 0.95, gate=None, proposals=HOSTILE, server_arguments=[HOSTILE])]
     units = [unit("comparison", name, 1, repeat, 10.0 + repeat, **nsd(0.9, 2.0)) for name in names for repeat in (0, 1)]
     for line in units:
@@ -155,7 +176,7 @@ def test_hostile_strings_are_text_everywhere(tmp_path):
 
 def test_diagnostics_may_lack_anything(tmp_path):
     directory = full_run(tmp_path / "run", repeats=1, concurrencies=(1,))
-    (directory / "diagnostics.json").write_text(json.dumps({"arms": {"a": {"steps": 3}, "b": {"rank_histogram": [1, None, 2], "e_s_by_depth": "no"}, "c": 1}}))
+    (directory / "diagnostics.json").write_text(json.dumps({"arms": {"a": {"steps": 3}, "b": {"rank_histogram": [1, None, 2], "e_s_by_depth": "no", "nodes": float("nan")}, "c": 1}}))
     assert directory / "diagnostics.png" in build(directory)
     assert ("/diagnostics/a/steps", ["3"]) in check_figures(directory).figures
 
