@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nsd_sglang.benchmarks import paper
-from nsd_sglang.benchmarks.run_files import number
 from nsd_sglang.benchmarks.tables import NOTHING, Cell, Table, at, show
 
 _FIGURES = {
@@ -25,7 +24,7 @@ _BY_DEPTH = {
 
 
 def diagnostics_table(summary: dict) -> Table | None:
-    """One column an arm; anything in `kl_certificates` is shown under its own name."""
+    """One column an arm; for each rule in `kl_certificates` the certificate and how many positions it holds for."""
     arms = summary["diagnostics"]
     if not arms:
         return None
@@ -41,9 +40,22 @@ def diagnostics_table(summary: dict) -> Table | None:
     for key, title in _BY_OUTCOME.items():
         for outcome in ("accepted", "rescued", "rejected"):
             row(f"{title}, {outcome}", "nats", key, outcome)
-    for steps in dict.fromkeys(path for arm in arms.values() for path in _leaves(arm.get("kl_certificates"))):
-        row("KL certificate: " + ", ".join(map(str, steps)).replace("_", " "), "", "kl_certificates", *steps)
+    certificates = [arm["kl_certificates"] for arm in arms.values() if isinstance(arm.get("kl_certificates"), dict)]
+    for rule in dict.fromkeys(rule for rules in certificates for rule in rules):
+        cells = [_certificate(summary, name, rule) for name in arms]
+        if any(cell.text != NOTHING for cell in cells):
+            table.rows.append((f"KL certificate, {rule}", "nats", cells))
+            row(f"positions below it, {rule}", "share", "kl_certificates", rule, "share_below")
     return table
+
+
+def _certificate(summary: dict, name: str, rule: str) -> Cell:
+    """A rule that never rejects has an infinite certificate, which the file writes as null."""
+    rules = summary["diagnostics"][name].get("kl_certificates")
+    figures = rules.get(rule) if isinstance(rules, dict) else None
+    if isinstance(figures, dict) and figures.get("certificate_nats", "") is None:
+        return Cell("infinite")
+    return at(summary, "diagnostics", name, "kl_certificates", rule, "certificate_nats")
 
 
 def depth_table(summary: dict) -> Table | None:
@@ -85,12 +97,3 @@ def paper_table(summary: dict) -> Table:
         cells = [(name, at(summary, "diagnostics", name, key)) for name in summary["diagnostics"]]
         row(entry, [(name, cell) for name, cell in cells if cell.text != NOTHING], times="")
     return table
-
-
-def _leaves(node: object, steps: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-    """Paths of the numbers in nested dictionaries and lists."""
-    if isinstance(node, dict):
-        return [path for key, value in node.items() for path in _leaves(value, (*steps, key))]
-    if isinstance(node, list):
-        return [path for index, value in enumerate(node) for path in _leaves(value, (*steps, index))]
-    return [steps] if steps and number(node) is not None else []

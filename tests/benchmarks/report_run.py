@@ -163,7 +163,10 @@ def diagnostics(inside: float) -> dict:
         "acceptance_by_depth": [0.7, 0.68, 0.65, 0.6],
         "sd_acceptance_by_depth": [0.42, 0.4, 0.37, 0.34],
         "kl_by_depth": [1.1, 1.3, 1.4, 1.6],
-        "kl_certificates": {"nucleus": {"share_certified": 0.31}, "top-m": [0.2, 0.1]},
+        "kl_certificates": {
+            "nucleus theta=0.95": {"certificate_nats": 0.31, "share_below": 0.2},
+            "never rejects": {"certificate_nats": None, "share_below": 1.0},
+        },
     }
 
 

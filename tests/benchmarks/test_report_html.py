@@ -73,6 +73,8 @@ def test_every_figure_in_the_tables_is_the_summarys(finished):
         if group["suite"] == "comparison":
             assert {f"/groups/{index}/figures/{key}" for key in group["figures"]} <= shown
         assert {f"/groups/{index}/ratios/{kind}/figures/output_throughput" for kind in group["ratios"]} <= shown
+    rule = "/diagnostics/NSD 0.8 top-k/kl_certificates/nucleus theta=0.95"
+    assert {f"{rule}/certificate_nats", f"{rule}/share_below"} <= shown and "infinite" in page.text
     assert {"/diagnostics/NSD 0.8 top-k/e_s_by_depth/2", "/highest/nsd_over_stock"} <= shown
 
 
@@ -160,7 +162,7 @@ def test_hostile_strings_are_text_everywhere(tmp_path):
     run |= {"command": [HOSTILE], "versions": {HOSTILE: HOSTILE}, "machine": {HOSTILE: [HOSTILE]}, "settings": [HOSTILE]}
     (tmp_path / "run.json").write_text(json.dumps(run))
     write_lines(tmp_path / "results.jsonl", units)
-    certificates = {HOSTILE: {"a/b~c": 0.25, HOSTILE: [1, HOSTILE]}}
+    certificates = {HOSTILE: {"certificate_nats": 0.25, "share_below": HOSTILE}, "a/b~c": {"certificate_nats": None}, "x": 3}
     (tmp_path / "diagnostics.json").write_text(json.dumps({"arms": {"a/b~" + HOSTILE: diagnostics(0.5) | {"kl_certificates": certificates}}}))
     answers = [{"suite": "quality", "arm": name, "prompt": HOSTILE, "text": HOSTILE, "tokens": 3, "logprob": -1.0, "finish": HOSTILE} for name in names]
     write_lines(tmp_path / "quality.jsonl", answers)
