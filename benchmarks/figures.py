@@ -13,7 +13,6 @@ from nsd_sglang.benchmarks.diagnostic_figures import diagnostics_picture, qualit
 
 # A range of tokens/s past this factor is drawn on a log scale: below it differences between arms read better on a linear one.
 LOG_FROM = 8
-INTERVAL = "bars: 95 % interval over repeats"
 
 
 def draw_all(summary: dict, directory: Path) -> list[Path]:
@@ -57,10 +56,15 @@ def throughput_picture(summary: dict, path: Path) -> Path | None:
         _throughput_scale(figure.axes[0], [group["figures"]["output_throughput"]["value"] for group in groups])
         for axes in figure.axes[1:]:
             axes.axhline(1, color=drawing.GREY, linewidth=1.2, linestyle="--")
-        figure.suptitle(INTERVAL, fontsize=10, color=drawing.GREY, x=0.01, ha="left")
+        figure.suptitle(_interval_note(groups, "output_throughput"), fontsize=10, color=drawing.GREY, x=0.01, ha="left")
         drawing.legend_below(figure, [Line2D([], [], **styles[arm], markersize=7) for arm in arms], [drawing.label(arm) for arm in arms])
 
     return drawing.write(path, 5 * len(panels) if len(panels) > 1 else 7, 5.2, draw)
+
+
+def _interval_note(groups: list[dict], key: str) -> str:
+    some = any(group["figures"][key]["low"] is not None for group in groups)
+    return "bars: 95 % interval over repeats" if some else "one repeat, no intervals"
 
 
 def _throughput_scale(axes: Axes, values: list[float]) -> None:
@@ -97,7 +101,7 @@ def accepted_length_picture(summary: dict, path: Path) -> Path | None:
         axes.set_ylim(len(arms) - 0.5, -0.8)
         axes.set_xlim(left=0.9)
         axes.set_xlabel("decoded tokens per verify call, the target's own token included")
-        axes.set_title(f"Accepted length ({INTERVAL})")
+        axes.set_title(f"Accepted length ({_interval_note(groups, 'accept_length')})")
         drawing.legend_below(figure, handles, [f"concurrency {c}" for c in concurrencies])
 
     return drawing.write(path, 8.5, 1.9 + 0.5 * len(arms), draw)
