@@ -4,7 +4,7 @@ A benchmark repeats each arm two to five times. The plain percentile bootstrap o
 and the largest of them: over three values its 95 % interval *is* their range, which holds the true mean 75 % of the time, not
 95 %. So its distance from the estimate is stretched by ``t(0.975, n - 1) / z(0.975) * sqrt(n / (n - 1))``, the two reasons why
 it is too narrow: the bootstrap's variance divides by n where n - 1 is unbiased, and n values do not know their own spread
-(both named by Hesterberg, "What Teachers Should Know About the Bootstrap", arXiv 1411.5279, section 4.1). Of two or
+(both named by Hesterberg, "What Teachers Should Know About the Bootstrap", arXiv 1411.5279). Of two or
 three repeats the result holds every one. Two give a wide interval; that is what two repeats are worth.
 
 Positive figures are stretched on a log scale, which suits ratios and keeps the lower end positive.
