@@ -98,7 +98,9 @@ def description(settings: Settings, given: dict[str, Any]) -> dict[str, Any]:
     compared = arms.comparison(settings)
     ablated = arms.ablation(settings) if "ablation" in settings.suites else []
     planned = schedule("comparison", compared, settings.concurrency, settings.repeats) if "comparison" in settings.suites else []
-    planned += schedule("ablation", ablated, [settings.ablation_concurrency], 1)
+    ruled = _rule_arms(settings)
+    for suite, extra in (("ablation", ablated), ("rules", ruled)):
+        planned += schedule(suite, extra, [settings.ablation_concurrency], 1)
     return {
         "schema": SCHEMA,
         "command": sys.argv,
@@ -110,7 +112,7 @@ def description(settings: Settings, given: dict[str, Any]) -> dict[str, Any]:
         "draft": settings.draft,
         "options": given,
         "settings": settings.to_json(),
-        "arms": [arm.to_json() for arm in {arm.name: arm for arm in [*compared, *ablated, *_rule_arms(settings)]}.values()],
+        "arms": [arm.to_json() for arm in {arm.name: arm for arm in [*compared, *ablated, *ruled]}.values()],
         "units": [dict(zip(store.UNIT_KEY, unit.key)) for unit in planned],
     }
 

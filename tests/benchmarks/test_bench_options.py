@@ -112,6 +112,9 @@ def test_a_directory_with_a_run_is_not_overwritten(pair, checkpoints, capsys, mo
     run = json.loads((checkpoints / "out" / "run.json").read_text())
     assert run["settings"]["family"] == "eagle" and run["settings"]["environment"] == {"HF_HUB_OFFLINE": "1"}
     assert len({arm["name"] for arm in run["arms"]}) == len(run["arms"])
+    named = {arm["name"] for arm in run["arms"]}
+    assert {unit["suite"] for unit in run["units"]} == {"comparison", "ablation", "rules"}
+    assert {unit["arm"] for unit in run["units"]} == named
     assert run["schema"] == 1 and run["seed"] == 0 and run["versions"]["sglang"]
     assert "there is a run in it" in refused(capsys, *pair)
 
