@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--dataset-path", metavar="FILE", help="its file")
     option("--apply-chat-template", action="store_true", default=None, help="put the dataset's prompts into the chat format")
     option("--input-len", type=number(int, 2, 1_000_000), help="tokens of a prompt of the dataset random (default 256)")
-    option("--output-len", type=number(int, 4, 1_000_000), help="tokens of an answer (default 256; the demo: 48)")
+    option("--output-len", type=number(int, 4, 1_000_000), help="tokens of an answer (default 256; the demo: 32)")
     option("--stop-at-eos", action="store_true", default=None, help="let answers end by themselves, before --output-len")
     option("--temperature", type=number(float, 0, 2), help="sampling temperature, 0 to 2 (default 1)")
     option("--request-body", type=_json_object, metavar="JSON", help="merged into the body of every /generate request")

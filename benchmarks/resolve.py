@@ -20,8 +20,8 @@ from nsd_sglang.options import PROPOSALS, OptionError
 DEMO_DEFAULTS = {
     "thresholds": [0.8, 0.95],
     "sampled_thresholds": [0.95],
-    "output_len": 48,
-    "num_prompts": {1: 4, 8: 16, 32: 32},
+    "output_len": 32,
+    "num_prompts": {1: 3, 8: 16, 32: 32},
     "tree": (4, 3, 12),
     "humaneval_problems": 16,
     "humaneval_tokens": 160,
