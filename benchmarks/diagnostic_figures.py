@@ -52,7 +52,7 @@ def quality_picture(summary: dict, path: Path) -> Path | None:
     panels = [
         ("quality", "logprob_per_token", "log-likelihood per token (nats)"),
         ("quality", "entropy_per_token", "target entropy per token (nats)"),
-        ("quality", "distinct_2", "different word pairs (share)"),
+        ("quality", "distinct_2", "different token pairs of an answer (share)"),
         ("quality", "tokens_per_answer", "length (tokens per answer)"),
         ("humaneval", "passed", "HumanEval pass@1 (share)"),
     ]

@@ -3,8 +3,9 @@
 Every arm answers the same requests: prompts of the dataset (suite ``quality`` in the results) and HumanEval problems (suite
 ``humaneval``), all at one explicit temperature. Then one server without speculation scores every answer, plain decoding's
 own included, token for token (:mod:`nsd_sglang.benchmarks.likelihood`), and the programs are run (:mod:`.humaneval`).
-An arm that samples from the target exactly has, in expectation, plain decoding's log probability per token; one that keeps
-to likely tokens has a higher one, and less entropy on the way.
+An arm that samples from the target exactly has, in expectation, plain decoding's log probability per token, which is minus its
+entropy at temperature 1: a check on the measurement. Keeping to what the target finds most likely raises the one and
+lowers the other; taking the draft's choice among merely plausible tokens does the opposite.
 
 Answers go to ``raw/quality.jsonl`` as they are made and to ``quality.jsonl`` once scored, so that a resumed run repeats neither.
 Stock rejection sampling is not among the arms: it is exact as stock speculation is.
