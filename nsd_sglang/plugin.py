@@ -26,13 +26,14 @@ def load() -> None:
         return
 
     from nsd_sglang import algorithm
-    from nsd_sglang.patches import answer_report, command_line, create_worker, overlap_schedule, request_options
+    from nsd_sglang.patches import answer_report, command_line, create_worker, overlap_schedule, request_body, request_options
 
     algorithm.register()
     command_line.install()
     create_worker.install()
     overlap_schedule.install()
     if _answers_clients():
+        request_body.install()
         request_options.install()
         answer_report.install()
 

@@ -142,6 +142,19 @@ NSD_SEAMS = [
         "check a request's nsd_* options",
     ),
     Seam(
+        "sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request",
+        "(self, obj, request=)",
+        "hook",
+        "refuse a malformed body",
+    ),
+    Seam(
+        "sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object",
+        "(self, obj, input_text, input_ids, input_embeds=, mm_inputs=, token_type_ids=)",
+        "hook",
+        "refuse sampling parameters that cannot be read",
+    ),
+    Seam("sglang.srt.sampling.sampling_params:SamplingParams", "class", "read", "types of sampling parameters"),
+    Seam(
         "sglang.srt.managers.tokenizer_manager:TokenizerManager.update_request_meta_info",
         "(self, meta_info, state, customized_info, index, finish_reason)",
         "hook",

@@ -1,4 +1,4 @@
-"""A request's `nsd_*` options, checked where SGLang checks its other sampling parameters.
+"""A request's `nsd_*` options and its prompt's token ids, checked where SGLang checks its other sampling parameters.
 
 Hooks `TokenizerManager._validate_one_request(self, obj, input_ids)`: a ValueError there refuses the request alone, with HTTP
 400 and the message as its reason, before the scheduler hears of it.
@@ -21,9 +21,12 @@ def install() -> None:
 
 def validate_one_request(original: Callable[..., None], self: Any, obj: Any, input_ids: Any) -> None:
     from nsd_sglang.algorithm import options_of, requested
+    from nsd_sglang.body import check_prompt
     from nsd_sglang.options import OptionError
     from nsd_sglang.request import PREFIX, request_control
 
+    if requested(self.server_args):
+        check_prompt(input_ids, self.model_config.vocab_size)
     original(self, obj, input_ids)
     params = {**(self.preferred_sampling_params or {}), **(getattr(obj, "sampling_params", None) or {})}
     custom = params.get("custom_params")

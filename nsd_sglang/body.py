@@ -1,0 +1,99 @@
+"""A request's body, checked before anything of it reaches the scheduler.
+
+SGLang 0.5.23 checks the ranges of most sampling parameters but not their types, and some values of other fields only
+when the scheduler, which every request shares, trips over them. Nothing here changes an accepted request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nsd_sglang.options import OptionError
+
+_INT64 = 2**63
+# Parallel answers of one request: each is a request of its own to the scheduler.
+MAX_PARALLEL = 1024
+
+
+def check_body(obj: Any, fields: Mapping[str, Any], vocabulary: int) -> None:
+    """Check SGLang's `GenerateReqInput` before it is normalised.
+
+    fields: sampling parameters and their types. vocabulary: size of the target's. Raises OptionError in one line.
+    """
+    params = getattr(obj, "sampling_params", None)
+    for one in params if isinstance(params, list) else [params]:
+        if one is None:
+            continue
+        if not isinstance(one, Mapping):
+            raise OptionError(f"sampling_params accepts a JSON object, got {type(one).__name__}")
+        check_sampling_params(one, fields)
+    for name, low, high in (
+        ("top_logprobs_num", 0, vocabulary),
+        ("logprob_start_len", -1, _INT64 - 1),
+        ("priority", -(2**31), 2**31 - 1),
+    ):
+        for value in _each(getattr(obj, name, None)):
+            if value is not None and (not _is_int(value) or not low <= value <= high):
+                raise OptionError(f"{name} accepts a whole number from {low} to {high}, got {_shown(value)}")
+
+
+def check_sampling_params(params: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+    """Types and sizes of one request's sampling parameters; their ranges, where SGLang does not check them itself."""
+    import msgspec
+
+    for name, value in params.items():
+        if name not in fields:
+            raise OptionError(f"sampling_params has no parameter {_shown(name)}")
+        if value is None:
+            continue
+        try:
+            msgspec.convert(value, fields[name])
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise OptionError(f"sampling_params.{name}: {str(error)[:200]}, got {_shown(value)}") from None
+        for number in _numbers(value):
+            if isinstance(number, int) and not -_INT64 <= number < _INT64:
+                raise OptionError(f"sampling_params.{name} accepts whole numbers of 64 bits, got {_shown(number)}")
+            if isinstance(number, float) and math.isnan(number):
+                raise OptionError(f"sampling_params.{name} accepts numbers, got NaN")
+    for name, low, high in (("n", 1, MAX_PARALLEL), ("stream_interval", 1, _INT64 - 1)):
+        value = params.get(name)
+        if value is not None and not low <= value <= high:
+            raise OptionError(f"sampling_params.{name} accepts a whole number from {low} to {high}, got {value}")
+
+
+def check_prompt(input_ids: Any, vocabulary: int) -> None:
+    """input_ids: token ids of one prompt, None for a prompt of embeddings. Raises OptionError."""
+    if input_ids is None:
+        return
+    if len(input_ids) == 0:
+        raise OptionError("the prompt accepts one token or more, got none")
+    if not 0 <= min(input_ids) <= max(input_ids) < vocabulary:
+        outside = next(token for token in input_ids if not 0 <= token < vocabulary)
+        raise OptionError(f"input_ids accepts token ids from 0 to {vocabulary - 1}, got {outside}")
+
+
+def _each(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    if isinstance(value, (int, float)):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers(key)
+            yield from _numbers(inner)
+    elif isinstance(value, (list, tuple, set)):
+        for inner in value:
+            yield from _numbers(inner)
+
+
+def _shown(value: Any) -> str:
+    text = ascii(value) if not _is_int(value) or abs(value) < 10**30 else "a very large number"
+    return text if len(text) <= 80 else text[:77] + "..."
