@@ -13,6 +13,9 @@ from typing import Any
 from nsd_sglang.options import OptionError
 
 _INT64 = 2**63
+# The scheduler keeps whole numbers of a batch in int32 tensors, but for these.
+_INT32 = 2**31
+_WIDE = ("sampling_seed", "custom_params")
 # Parallel answers of one request: each is a request of its own to the scheduler.
 MAX_PARALLEL = 1024
 
@@ -29,12 +32,15 @@ def check_body(obj: Any, fields: Mapping[str, Any], vocabulary: int) -> None:
         if not isinstance(one, Mapping):
             raise OptionError(f"sampling_params accepts a JSON object, got {type(one).__name__}")
         check_sampling_params(one, fields)
+    for value in _per_request(obj, "return_hidden_states"):
+        if not isinstance(value, bool) and value != "last":
+            raise OptionError(f"return_hidden_states accepts true, false or last, got {_shown(value)}")
     for name, low, high in (
         ("top_logprobs_num", 0, vocabulary),
         ("logprob_start_len", -1, _INT64 - 1),
         ("priority", -(2**31), 2**31 - 1),
     ):
-        for value in _each(getattr(obj, name, None)):
+        for value in _per_request(obj, name):
             if value is not None and (not _is_int(value) or not low <= value <= high):
                 raise OptionError(f"{name} accepts a whole number from {low} to {high}, got {_shown(value)}")
 
@@ -53,8 +59,9 @@ def check_sampling_params(params: Mapping[str, Any], fields: Mapping[str, Any]) 
         except (msgspec.ValidationError, RecursionError) as error:
             raise OptionError(f"sampling_params.{name}: {str(error)[:200]}, got {_shown(value)}") from None
         for number in _numbers(value):
-            if isinstance(number, int) and not -_INT64 <= number < _INT64:
-                raise OptionError(f"sampling_params.{name} accepts whole numbers of 64 bits, got {_shown(number)}")
+            limit = _INT64 if name in _WIDE else _INT32
+            if isinstance(number, int) and not -limit <= number < limit:
+                raise OptionError(f"sampling_params.{name} accepts whole numbers from {-limit} to {limit - 1}, got {_shown(number)}")
             if isinstance(number, float) and math.isnan(number):
                 raise OptionError(f"sampling_params.{name} accepts numbers, got NaN")
     for name, low, high in (("n", 1, MAX_PARALLEL), ("stream_interval", 1, _INT64 - 1)):
@@ -74,8 +81,15 @@ def check_prompt(input_ids: Any, vocabulary: int) -> None:
         raise OptionError(f"input_ids accepts token ids from 0 to {vocabulary - 1}, got {outside}")
 
 
-def _each(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+def _per_request(obj: Any, name: str) -> list[Any]:
+    """Values of a field that a batch of prompts may give as a list, one for each."""
+    value = getattr(obj, name, None)
+    if not isinstance(value, list):
+        return [value]
+    ids = getattr(obj, "input_ids", None)
+    if isinstance(getattr(obj, "text", None), list) or (isinstance(ids, list) and ids and isinstance(ids[0], list)):
+        return value
+    raise OptionError(f"{name} accepts a list only with a list of prompts, got {_shown(value)}")
 
 
 def _is_int(value: Any) -> bool:

@@ -12,6 +12,9 @@ from contextlib import aclosing
 from functools import lru_cache
 from typing import Any, AsyncIterator, Callable
 
+# What SGLang's code raises on a field of a type or length that it did not expect.
+MALFORMED = (TypeError, AttributeError, LookupError, AssertionError, ArithmeticError)
+
 
 def install() -> None:
     """Register the hooks; SGLang applies them when every plugin has loaded."""
@@ -28,11 +31,18 @@ async def generate_request(
     from nsd_sglang.algorithm import requested
     from nsd_sglang.body import check_body
 
-    if requested(self.server_args):
+    ours, answered = requested(self.server_args), False
+    if ours:
         check_body(obj, sampling_fields(), self.model_config.vocab_size)
-    async with aclosing(original(self, obj, request)) as answers:
-        async for answer in answers:
-            yield answer
+    try:
+        async with aclosing(original(self, obj, request)) as answers:
+            async for answer in answers:
+                answered = True
+                yield answer
+    except MALFORMED as error:
+        if answered or not ours:
+            raise
+        raise ValueError(f"the request cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
 
 
 def create_tokenized_object(original: Callable[..., Any], self: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
