@@ -80,8 +80,10 @@ def install_scheduler(options: NSDOptions, ledger: Any) -> None:
     stock_report = SchedulerMetricsReporter.report_decode_stats
 
     def get_output_streamer_class(self: Any) -> type:
-        # SGLang's Rust egress takes no fields of a plugin.
-        return stock_class(self) if self.rust_server is not None else nsd_streamer_class(options)
+        # SGLang's Rust egress takes no fields of a plugin, and several tokenizer workers load none to unpack them.
+        if self.rust_server is not None or self.server_args.tokenizer_worker_num > 1:
+            return stock_class(self)
+        return nsd_streamer_class(options)
 
     def report_decode_stats(self: Any, *args: Any, **kwargs: Any) -> None:
         stock_report(self, *args, **kwargs)
