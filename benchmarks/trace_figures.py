@@ -12,6 +12,7 @@ What is counted:
   threshold of the run was: the share stands beside the paper's, which is at 0.95.
 - *nucleus core*: the nucleus at CORE. One half is the smallest set of most likely tokens that is more likely than all the
   rest together: a rescue inside it kept what the target itself would sooner have said than not.
+- `kl_certificates`: see `certified`.
 - by depth: index 0 is the first drafted token. `acceptance_by_depth` is the share of positions where a child was kept,
   `sd_acceptance_by_depth` where the standard test alone kept one, `e_s_by_depth`, `r_by_depth` and `kl_by_depth` are means of
   E_S, R and KL(q || p) in nats over the positions where they are recorded and finite.
@@ -22,11 +23,11 @@ Figures without a single case are None.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from nsd_sglang.benchmarks.certified import Law, certified
 from nsd_sglang.benchmarks.errors import BenchError
 
 SCHEMA = 1
@@ -92,8 +93,7 @@ class _Counts:
         self.rescue_in_core, self.e_s = _Mean(), _Mean()
         self.entropies = {kind: {outcome: _Mean() for outcome in OUTCOMES} for kind in ("target_entropy", "draft_entropy")}
         self.by_depth: list[dict[str, _Mean]] = []
-        self.kl: list[float] = []
-        self.laws = 0
+        self.laws: list[Law] = []
 
     def add(self, nodes: list[dict[str, Any]]) -> None:
         self.steps += 1
@@ -122,9 +122,7 @@ class _Counts:
         here["kept"].add(float(node["kept"] is not None))
         here["sd"].add(float(node["sd"] is not None))
         if node["draft_entropy"] is not None:
-            self.laws += 1
-            if node["kl"] is not None:
-                self.kl.append(node["kl"])
+            self.laws.append(Law(node["kl"], node["top"], node["target_entropy"]))
 
     def _inside(self, node: dict[str, Any], child: int, theta: float) -> bool:
         return node["p"][child] > 0 and (theta >= 1 or node["above"][child] < theta)
@@ -153,8 +151,8 @@ class _Counts:
             "acceptance_by_depth": self._by_depth("kept"),
             "sd_acceptance_by_depth": self._by_depth("sd"),
             "kl_by_depth": self._by_depth("kl"),
-            "kl_infinite": _share(self.laws - len(self.kl), self.laws),
-            "kl_certificates": certificates(self.kl, self.laws),
+            "kl_infinite": _share(sum(law.kl is None for law in self.laws), len(self.laws)),
+            "kl_certificates": certified(self.laws),
         }
 
     def _by_depth(self, name: str) -> list[float | None]:
@@ -167,32 +165,6 @@ def _counted(node: dict[str, Any]) -> list[int]:
         return [child for child, q in enumerate(node["q"]) if q > 0]
     tokens = node["children"]
     return [child for child, token in enumerate(tokens) if token not in tokens[:child]]
-
-
-def certificates(kl: list[float], positions: int) -> dict[str, dict[str, float | None]]:
-    """For each relaxed rule at its default parameter: `certificate_nats`, the smallest KL between draft and target at which
-    it can reject in any row (`kl_certificates.minimal_kl`), and `share_below`, at how many positions KL(q || p) is below it.
-
-    kl: the finite ones of `positions` recorded laws; an infinite KL is below no finite certificate. A rule that never
-    rejects has the certificate infinity, written as None. Empty without a recorded law.
-    """
-    if not positions:
-        return {}
-    try:
-        from nsd_sglang.benchmarks.kl_certificates import minimal_kl
-        from nsd_sglang.kernels.gates import GATES
-    except ImportError:
-        return {}
-    figures = {}
-    for name, gate in GATES.items():
-        smallest = minimal_kl(name, gate.default, "q||p")
-        if smallest is not None:
-            below = sum(value < smallest for value in kl) if math.isfinite(smallest) else positions
-            figures[f"{name} {gate.symbol}={gate.default:g}"] = {
-                "certificate_nats": smallest if math.isfinite(smallest) else None,
-                "share_below": below / positions,
-            }
-    return figures
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -19,6 +19,9 @@ from nsd_sglang.kernels.verify import verify_tree
 # Rows of the vocabulary that are looked at together: bounds the extra memory at 28 bytes x V x this.
 _ROWS_AT_ONCE = 32
 
+# Most likely tokens of the target whose probabilities are kept: enough for what depends on the head of its law.
+_TOP = 64
+
 # What each field of a node says; the trace's header carries it, so that a file explains itself.
 NODE_FIELDS = {
     "node": "index in the draft tree, 0 is the last committed token",
@@ -36,6 +39,7 @@ NODE_FIELDS = {
     "r": "probability of that over draws of one child, sum (q - p)+; for top-k proposals w",
     "e_s": "sum of (q - p)+ over the nucleus at the request's threshold; for top-k proposals r if a child is in it, else 0; "
     "a budget, protected tokens and a reasoning scope, which make rescues rarer, are left out of it",
+    "top": f"the {_TOP} largest target probabilities, descending",
     "target_entropy": "entropy of p, nats",
     "draft_entropy": "entropy of q, nats; null for top-k proposals",
     "kl": "KL(q || p), nats; null for top-k proposals and where p is 0 at a token of q",
@@ -113,6 +117,7 @@ def _nodes(step: VerifyStep, visits: list[_Visit]) -> list[dict]:
     p = torch.where(torch.isfinite(rows) & (rows > 0), rows, 0)
     p_child = _at(p, tokens)
     columns = {"p": p_child, "target_entropy": torch.special.entr(p).sum(1)}
+    columns["top"] = p.topk(min(_TOP, p.shape[1])).values
     theta = step.threshold[requests][:, None]
     if step.proposals is None:
         columns["above"], columns["rank"] = _above(p, p_child)
@@ -135,7 +140,8 @@ def _node(visit: _Visit, children: list[int], sd: int | None, w: float, measured
     for name in NODE_FIELDS:
         if name not in node:
             value = measured.get(name)
-            node[name] = value[: len(children)] if isinstance(value, list) else value
+            by_child = isinstance(value, list) and name != "top"
+            node[name] = value[: len(children)] if by_child else value
     return {name: _plain(node[name]) for name in NODE_FIELDS}
 
 

@@ -140,6 +140,7 @@ def brute_force(case, b, node, theta):
     assert node["above"] == pytest.approx([p[p > p[token]].sum().item() for token in node["children"]], abs=1e-5)
     assert node["rank"] == [1 + int((p > p[token]).sum()) for token in node["children"]]
     assert node["target_entropy"] == pytest.approx(entropy(*p.tolist()), abs=1e-4)
+    assert node["top"] == pytest.approx(sorted(p.tolist(), reverse=True), abs=1e-5)
     if case.get("proposals") is None:
         r = 1 - sum(p[token].item() for token in set(node["children"]))
         assert [node["r"], node["e_s"]] == pytest.approx([r, r * any(map(inside, node["children"]))], abs=1e-5)

@@ -1,16 +1,19 @@
 """Figures from a trace written by hand, and the suite that records one."""
 
 import json
-import math
+import operator
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from nsd_sglang.benchmarks import diagnostics, trace_figures
+from nsd_sglang.benchmarks import diagnostics, kl_certificates, trace_figures
+from nsd_sglang.benchmarks.certified import Law, certified
 from nsd_sglang.benchmarks.context import Context
 from nsd_sglang.benchmarks.errors import BenchError
+from nsd_sglang.kernels.gates import GATES
 
 HEADER = {"schema": 1, "kind": "nsd-trace"}
 
@@ -26,7 +29,7 @@ def chain(depth, outcome, rank, above, *, p=0.1, **measured):
     """A position of a chain: one child, with a recorded law."""
     kept = None if outcome == "rejected" else 0
     sd = 0 if outcome == "accepted" else None
-    defaults = {"draft_entropy": 0.0, "kl": 0.0} | measured
+    defaults = {"draft_entropy": 0.0, "kl": 0.0, "top": [0.6, 0.3, 0.1]} | measured
     return node(depth, outcome, p=[p], q=[0.5], rank=[rank], above=[above], sd=sd, kept=kept, **defaults)
 
 
@@ -69,7 +72,7 @@ def histogram(*ranks):
 
 
 def test_figures_of_a_chain(tmp_path, monkeypatch):
-    monkeypatch.setattr(trace_figures, "certificates", lambda kl, positions: {"kl": kl, "positions": positions})
+    monkeypatch.setattr(trace_figures, "certified", lambda laws: {"kl": [law.kl for law in laws]})
     figures = diagnostics.aggregate({"chain": [write(tmp_path / "t.jsonl", CHAIN)]})["arms"]["chain"]
     assert figures == {
         "steps": 3,
@@ -93,7 +96,7 @@ def test_figures_of_a_chain(tmp_path, monkeypatch):
         "sd_acceptance_by_depth": [0.5, 0.0, 0.0],
         "kl_by_depth": [0.5, 1.0, None],
         "kl_infinite": 1 / 5,
-        "kl_certificates": {"kl": [0.25, 0.5, 0.75, 1.5], "positions": 5},
+        "kl_certificates": {"kl": [0.25, 0.5, None, 0.75, 1.5]},
     }
 
 
@@ -222,16 +225,29 @@ def test_greedy_runs_are_recorded_at_temperature_1(context, tmp_path):
     assert line["body"]["sampling_params"]["temperature"] == 1.0
 
 
-def test_certificates_count_positions_below_them(monkeypatch):
-    import types
+def test_certificates_of_recorded_heads_are_those_of_the_rows():
+    torch.manual_seed(0)
+    rows = torch.softmax(3 * torch.randn(40, 500, dtype=torch.float64), -1)
+    drafts = torch.softmax(rows.log() + 0.4 * torch.randn(40, 500, dtype=torch.float64), -1)
+    heads, entropies = rows.topk(64).values.tolist(), torch.special.entr(rows).sum(-1).tolist()
+    kl = [kl_certificates.divergence(p, q, "q||p") for p, q in zip(rows, drafts)]
+    figures = certified(list(map(Law, kl, heads, entropies)))
+    shares = []
+    for name, gate in GATES.items():
+        found = figures[f"{name} {gate.symbol}={gate.default:g}"]
+        if gate.upper:
+            exact = kl_certificates.certificate(name, gate.default, rows, "q||p").tolist()
+            kept = kl_certificates._kept(name, gate.default, rows.sort(dim=-1, descending=True).values).sum(-1)
+            assert found["beyond_head"] == sum(count >= 64 for count in kept) / 40
+            exact = [0.0 if count >= 64 else limit for limit, count in zip(exact, kept)]
+        else:
+            exact = [kl_certificates.minimal_kl(name, gate.default, "q||p")] * 40
+        assert found["certified"] == sum(map(operator.lt, kl, exact)) / 40
+        shares.append(found["certified"])
+    assert len(set(shares)) > 3 and figures["nucleus theta=0.95"]["beyond_head"] > 0
 
-    gates = types.ModuleType("gates")
-    gates.GATES = {name: types.SimpleNamespace(symbol="m", default=10.0) for name in ("top-m", "unknown", "open")}
-    rules = types.ModuleType("kl_certificates")
-    rules.minimal_kl = lambda gate, parameter, direction: {"q||p": 1}[direction] and {"top-m": 0.03 * parameter, "open": math.inf}.get(gate)
-    monkeypatch.setitem(sys.modules, "nsd_sglang.kernels.gates", gates)
-    monkeypatch.setitem(sys.modules, "nsd_sglang.benchmarks.kl_certificates", rules)
-    assert trace_figures.certificates([0.1, 0.2, 0.3, 0.5], 5) == {
-        "top-m m=10": {"certificate_nats": 0.3, "share_below": 2 / 5},
-        "open m=10": {"certificate_nats": None, "share_below": 1.0},
-    }
+
+def test_an_infinite_divergence_is_never_certified():
+    near, far = Law(0.0, [0.9, 0.1], 0.3), Law(None, [0.9, 0.1], 0.3)
+    assert certified([near, far])["greedy-margin m=0.3"]["certified"] == 0.5
+    assert certified([]) == {}
