@@ -9,6 +9,7 @@ import math
 import torch
 
 from nsd_sglang.kernels.gates import GATES
+from nsd_sglang.kernels.reference_budget import rescue_probability
 from nsd_sglang.kernels.reference_gates import RULES
 from nsd_sglang.kernels.types import VerifyInputs, VerifyResult
 
@@ -34,10 +35,12 @@ def verify_tree_torch(inputs: VerifyInputs) -> VerifyResult:
                 token = _draw(row, None, request.final_coins[b])
                 break
             accepted, reject_all, residual = request.sd_test(b, node, row, children)
-            if request.threshold[b] > 0.0:
-                tv_bound[b] += reject_all if request.epsilon is None else min(reject_all, request.epsilon[b])
+            if request.threshold[b] > 0.0 and request.gate_is_open(b, node):
+                surplus = request.known_surplus(b, node, children)
+                bound = reject_all if surplus is None else surplus.sum().item()
+                tv_bound[b] += bound if request.epsilon is None else min(bound, request.epsilon[b])
                 if accepted is None:
-                    accepted = request.gate(b, node, row, children, reject_all)
+                    accepted = request.gate(b, node, row, children, reject_all, surplus)
                     rescued[b] += accepted is not None
             if accepted is None:
                 token = _draw(row, residual, request.final_coins[b])
@@ -166,12 +169,36 @@ class _Requests:
         r = (r - q).clamp_min(0)
         return r, r.sum().item() + elsewhere
 
-    def gate(self, b, node, row, children, reject_all):
+    def gate_is_open(self, b, node) -> bool:
+        return self.gate_coins is None or self.gate_coins[b][node] < 1.0
+
+    def known_surplus(self, b, node, children):
+        """(q - p)+ of the stored candidates, [C], where the budget is one per history; None where it is one per draw."""
+        if self.epsilon is None or self.inputs.proposals is None or len(children) != 1 or self.inputs.gate != "nucleus":
+            return None
+        if not (self.ids[b, node] == self.candidates[b][children[0]]).any():  # -1 is padding, and no token either
+            return None
+        return (self.q[b, node] - self.r[b, node]).clamp_min(0)
+
+    def gate(self, b, node, row, children, reject_all, surplus):
         """First child that the gate's rule keeps, unless the budget coin says no. Called when the SD test failed
         everywhere."""
-        # Equal to coin < min(1, epsilon / w), without the division by a w that may be 0.
-        if self.epsilon is not None and not self.gate_coins[b][node] * reject_all < self.epsilon[b]:
+        if surplus is None and not self._affords(b, node, reject_all):
             return None
+        rescue = self._first_kept(b, node, row, children)
+        if rescue is None or surplus is None:
+            return rescue
+        ids = self.ids[b, node]
+        if self.protected is not None:
+            surplus = surplus.masked_fill(torch.isin(ids, self.inputs.protected[b]), 0)
+        chance = rescue_probability(row, ids, self.r[b, node], surplus, self.threshold[b], self.inputs.ordered_ties)
+        return rescue if self._affords(b, node, chance) else None
+
+    def _affords(self, b, node, probability) -> bool:
+        # Equal to coin < min(1, epsilon / probability), without the division by a probability that may be 0.
+        return self.epsilon is None or self.gate_coins[b][node] * probability < self.epsilon[b]
+
+    def _first_kept(self, b, node, row, children):
         rule, upper = RULES[self.inputs.gate], GATES[self.inputs.gate].upper
         outside = (0.0, 0)  # likeliest token that an upper set was found to leave out, as (p, -id)
         for child in children:

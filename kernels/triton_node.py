@@ -79,7 +79,8 @@ def recursive_rejection(
 ):
     """SD test of sampled children. Only the candidates of q are touched: elsewhere the residual is scale * p.
 
-    Returns accepted rank (NODE_BLOCK if none), probability of rejecting all, and the residual: ids, values, scale.
+    Returns accepted rank (NODE_BLOCK if none), probability of rejecting all, its mean over the draws of a single child
+    (-1 if there are more, or it cannot be tested), and the residual: ids, values, scale.
     """
     slots = tl.arange(0, NODE_BLOCK)
     lanes = tl.arange(0, CANDIDATE_BLOCK)
@@ -90,6 +91,8 @@ def recursive_rejection(
     q = tl.where(kept, q, 0.0)
     r = mass_of(tl.load(row_ptr + ids, mask=kept, other=0.0))
     elsewhere = tl.maximum(1.0 - tl.sum(r, axis=0), 0.0)
+    surplus = tl.sum(tl.maximum(q - r, 0.0), axis=0)
+    mean_reject = -1.0
     scale = 1.0
     r_total = 1.0
     q_total = 1.0
@@ -105,6 +108,7 @@ def recursive_rejection(
             testable = testable & (rank == 0)
         # A child that cannot be tested is skipped: the residual stays exact whatever its law was.
         if testable:
+            mean_reject = tl.where(count == 1, surplus, -1.0)
             if r_total > 0.0:
                 # Normalised late: a chain's residual (p - q)+ stays free of rounding.
                 r = tl.div_rn(r, tl.zeros_like(r) + r_total)
@@ -129,4 +133,4 @@ def recursive_rejection(
             else:
                 more = 0
         rank += 1
-    return accepted, reject_all, ids, r, scale
+    return accepted, reject_all, mean_reject, ids, r, scale

@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from nsd_sglang.kernels.triton_budget import rescue_within_history
 from nsd_sglang.kernels.triton_gates import gate
 from nsd_sglang.kernels.triton_node import list_children, pick, point_mass_test, recursive_rejection
 from nsd_sglang.kernels.triton_row import draw_token, mass_of
@@ -102,10 +103,11 @@ def verify_tree_kernel(
             coin = tl.load(coins_ptr + node)
             if ids_ptr is None:
                 accepted, reject_all = point_mass_test(masses, slots, coin, NODE_BLOCK)
+                mean_reject = -1.0
                 altered_ids = tokens
             else:
                 stored = (root + node) * CANDIDATES
-                accepted, reject_all, altered_ids, altered, scale = recursive_rejection(
+                accepted, reject_all, mean_reject, altered_ids, altered, scale = recursive_rejection(
                     row_ptr,
                     ids_ptr + stored,
                     q_ptr + stored,
@@ -120,15 +122,42 @@ def verify_tree_kernel(
                     CANDIDATES,
                     CANDIDATE_BLOCK,
                 )
-            if gated == 1:
-                may_rescue = accepted == NODE_BLOCK
+            open_gate = gated
+            if gate_coins_ptr is not None:
+                gate_coin = tl.load(gate_coins_ptr + root + node)
+                open_gate = gated & (gate_coin < 1.0).to(tl.int32)
+            if open_gate == 1:
+                undecided = accepted == NODE_BLOCK
                 if epsilon_ptr is None:
                     tv_bound += reject_all
                 else:
-                    tv_bound += tl.minimum(reject_all, epsilon)
+                    if GATE != "nucleus":
+                        mean_reject = -1.0
+                    per_history = mean_reject >= 0.0
+                    tv_bound += tl.minimum(tl.where(per_history, mean_reject, reject_all), epsilon)
+                    if ids_ptr is not None and GATE == "nucleus":
+                        if undecided & per_history:
+                            kept = rescue_within_history(
+                                row_ptr,
+                                ids_ptr + stored,
+                                q_ptr + stored,
+                                None if protected_ptr is None else protected_ptr + request * num_protected,
+                                pick(tokens, slots, 0),
+                                gate_coin,
+                                epsilon,
+                                theta,
+                                num_protected,
+                                VOCAB,
+                                BLOCK,
+                                CANDIDATES,
+                                CANDIDATE_BLOCK,
+                                ORDERED_TIES,
+                            )
+                            accepted = tl.where(kept == 1, 0, accepted)
+                            rescued += kept
                     # Equal to coin < min(1, epsilon / w), without the division by a w that may be 0.
-                    may_rescue = may_rescue & (tl.load(gate_coins_ptr + root + node) * reject_all < epsilon)
-                if may_rescue:
+                    undecided = undecided & (mean_reject < 0.0) & (gate_coin * reject_all < epsilon)
+                if undecided:
                     accepted = gate(
                         row_ptr,
                         None if protected_ptr is None else protected_ptr + request * num_protected,

@@ -34,7 +34,8 @@ class VerifyResult(NamedTuple):
         num_correct_drafts: int32 [B]. Accepted drafts: neither the root nor the residual or bonus token counts.
         rescued: int32 [B]. How many of the accepted drafts only the gate accepted.
         tv_bound: dtype of ``target_probs`` (float32), [B]. Its mean over runs bounds the summed total variation between
-            the emitted law and the target law over the visited nodes. 0 for a request with threshold 0.
+            the emitted law and the target law over the visited nodes. 0 for a request with threshold 0, and for a node whose
+            gate is shut.
     """
 
     predict: torch.Tensor

@@ -20,8 +20,13 @@ Words:
     residual  the law p minus what the failed children were given a chance to cover; the token emitted when a node has
               children and none is accepted is drawn from it.
     bonus     the token emitted after a node without children (or at the depth limit): drawn from p itself.
-    budget    epsilon, a bound on the total variation at a node: a rescue happens only with probability
-              min(1, epsilon / w), where w is the probability, given the children drawn, that SD rejects all of them.
+    budget    epsilon, a bound on the total variation at a node, whatever was emitted before it: a rescue happens only
+              with probability beta. Per draw beta = min(1, epsilon / w), where w is the probability, given the children
+              drawn, that SD rejects all of them. At a node with one sampled child the law of the child is known, so that
+              the budget is one per history: beta = min(1, epsilon / E_S), E_S = sum over S of (q - p)+ without protected
+              tokens, the probability of a rescue before the child is drawn. A rescue then has probability
+              min(E_S, epsilon), the most that the budget allows. Per draw stay: point-mass proposals (the same there),
+              two or more sampled children, a child whose law is not recorded, and every gate but the nucleus.
 
 The gate only decides acceptance. p, the proposals, residual and bonus are never truncated, so threshold 0 is SD.
 
@@ -84,7 +89,8 @@ def verify_tree(
             else the law that the children of each node were drawn from, without replacement.
         sibling_coins: real [B, N]. SD test of a second or later sibling, at that sibling's own index; used only with
             ``proposals``. ``None``: the SD test looks at first children only (still exact, accepts less).
-        gate_coins: real [B, N]. Budget coin of a node; needed with ``epsilon``, else unused.
+        gate_coins: real [B, N]. Budget coin of a node; needed with ``epsilon``. A coin >= 1 (or NaN) shuts the gate at its
+            node, with or without a budget: no rescue happens there, and ``tv_bound`` leaves it out.
         epsilon: real [B]. Total-variation budget of a position; 0 is SD, >= 1 or ``None`` no budget.
         protected: int64 [B, P]. Tokens that a rescue may not emit, padded with -1. SD, residual and bonus still may.
         ordered_ties: False: tokens as likely as x are in the nucleus with x or out with it. True: ties are ordered by
@@ -98,8 +104,11 @@ def verify_tree(
 
     Returns:
         VerifyResult of ``predict`` int32 [B * N], ``accept_index`` int32 [B, max_depth], ``num_correct_drafts`` int32
-        [B], ``rescued`` int32 [B] and ``tv_bound`` real [B]. ``tv_bound`` sums w (with a budget, min(w, epsilon))
-        over the visited nodes whose children were tested.
+        [B], ``rescued`` int32 [B] and ``tv_bound`` real [B]. ``tv_bound`` sums a bound over the visited nodes whose
+        children were tested and whose gate is open: w, or with a budget min(w, epsilon) where it is per draw and
+        min(R, epsilon) where it is per history, R = sum over all tokens of (q - p)+, the mean of w over the draws of
+        the child. (There min(w, epsilon) would not do: its mean is at most min(R, epsilon), by Jensen's inequality, and
+        may lie below the total variation min(E_S, epsilon).)
 
     Raises:
         ValueError: an argument has the wrong shape, dtype or device, ``epsilon`` comes without ``gate_coins``, the gate

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from nsd_sglang.control import NO_BUDGET, BatchControl, StepControl
+from nsd_sglang.control import BatchControl, StepControl
 from nsd_sglang.kernels.types import Proposals, VerifyResult
 from nsd_sglang.kernels.verify import verify_tree
 from nsd_sglang.options import NSDOptions
@@ -118,8 +118,7 @@ class NucleusAcceptance:
     ) -> tuple[StepControl, torch.Tensor]:
         """Rows with the gate shut where a request limited to its reasoning span is outside it.
 
-        A row without a node inside has threshold 0; a single node is shut by a budget coin of infinity, which no
-        budget reaches.
+        A row without a node inside has threshold 0; a single node is shut by a gate coin of 1, and reports no deviation.
         """
         inside = inside_at_nodes(
             self.spans.before(self._batch),
@@ -133,10 +132,8 @@ class NucleusAcceptance:
         open_nodes = inside | ~rows.thinking.unsqueeze(1)
         if gate_coins is None:
             gate_coins = torch.zeros_like(candidates, dtype=torch.float32)
-        if rows.epsilon is None:
-            rows = rows._replace(epsilon=torch.full_like(rows.threshold, NO_BUDGET))
         threshold = torch.where(open_nodes.any(dim=1), rows.threshold, 0.0)
-        return rows._replace(threshold=threshold), torch.where(open_nodes, gate_coins, float("inf"))
+        return rows._replace(threshold=threshold), torch.where(open_nodes, gate_coins, 1.0)
 
     def _more_coins(self, candidates: torch.Tensor, block: int) -> torch.Tensor:
         """Coins that SGLang does not draw, float32 [B, N]: block 1 tests second and later siblings, block 2 the budget.

@@ -81,6 +81,7 @@ def random_case(
     if epsilon:
         case["epsilon"] = torch.tensor([(0.05, 0.3, 0.0, 2.0)[b % 4] for b in range(batch)])
         case["gate_coins"] = torch.rand(batch, nodes, generator=g)
+        case["gate_coins"][torch.rand(batch, nodes, generator=g) < 0.125] = 1.0  # shut gates
     if protected:
         case["protected"] = torch.full((batch, 3), -1)
         case["protected"][:, :2] = candidates[:, 1:3]

@@ -53,7 +53,7 @@ def _mutant(substitutions, scratch):
     try:
         if folder.name + ".triton_verify" not in sys.modules:
             folder.mkdir()
-            for name in ("triton_row.py", "triton_node.py", "triton_gates.py", "triton_verify.py"):
+            for name in ("triton_row.py", "triton_node.py", "triton_gates.py", "triton_budget.py", "triton_verify.py"):
                 text = (KERNELS / name).read_text()
                 for file, old, new in substitutions:
                     if file == name:

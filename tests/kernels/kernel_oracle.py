@@ -68,6 +68,7 @@ class Node:
 def node(p, q, tokens, theta, epsilon=None, protected=(), ordered=False, gate="nucleus") -> Node:
     """q None: point-mass proposals. p, q float64 [V]. theta: parameter of the gate."""
     inside = kept(gate, p, q, theta, ordered)
+    q_drawn = q
     sd_accept, tests, r, reached, missed = [], [], p.clone(), 0.0, 1.0
     if q is None:
         for j, token in enumerate(tokens):
@@ -91,7 +92,10 @@ def node(p, q, tokens, theta, epsilon=None, protected=(), ordered=False, gate="n
     residual = r / r.sum() if r.sum() > 1e-14 else p
     rescue = next((j for j, x in enumerate(tokens) if inside[x] and x not in protected), -1)
     missed = max(missed, 0.0)
-    beta = 1.0 if epsilon is None or epsilon >= missed else epsilon / missed
+    chance = missed
+    if q_drawn is not None and len(tokens) == 1 and gate == "nucleus":  # one budget for all draws of the child
+        chance = sum(max((q_drawn[x] - p[x]).item(), 0.0) for x in range(len(p)) if inside[x] and x not in protected)
+    beta = 1.0 if epsilon is None or epsilon >= chance else epsilon / chance
     return Node(sd_accept, tests, missed, rescue, beta, residual)
 
 

@@ -13,8 +13,8 @@ MUTANTS = {
     "gate before the SD test": [
         (
             KERNEL,
-            "may_rescue = accepted == NODE_BLOCK\n",
-            "may_rescue = accepted >= 0\n                by_sd = accepted\n",
+            "undecided = accepted == NODE_BLOCK\n",
+            "undecided = accepted >= 0\n                by_sd = accepted\n",
         ),
         (
             KERNEL,
@@ -51,7 +51,7 @@ MUTANTS = {
         (NODE, "u = tl.load(sibling_coins_ptr + pick(children, slots, rank))", "u = coin")
     ],
     "protected tokens rescued": [(GATES, "tl.load(protected_ptr + i), 0.0, masses)", "-1, masses, masses)")],
-    "budget per node not per draw": [(KERNEL, "root + node) * reject_all < epsilon", "root + node) < epsilon")],
+    "budget per node not per draw": [(KERNEL, "(gate_coin * reject_all < epsilon)", "(gate_coin < epsilon)")],
 }
 
 
