@@ -38,7 +38,7 @@ def histories(parents, p, q, by_coins=True, **gate):
         if by_coins:
             law, bound = measure(parents, candidates, p, q, **gate)
         else:
-            law, bound = kernel_oracle.sequences(0, kids_of(parents), candidates, p, q, len(p), **gate), 1.0
+            law, bound = kernel_oracle.sequences(0, kids_of(parents), candidates, p, q, len(p), **gate), float("inf")
         mean_bound += weight * bound
         for (emitted, drafts, _), mass in law.items():
             node, history = 0, ()
