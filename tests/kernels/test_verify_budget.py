@@ -128,13 +128,13 @@ def test_no_budget_is_sd_and_a_whole_one_is_no_limit(parents, sampled):
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 def test_a_shut_gate_is_sd_at_its_node(interpreter, backend):
     for seed, (sampled, parents) in enumerate(itertools.product((False, True), (CHAIN, [0, 0, 1, 1]))):
-        case = random_case(seed, parents, 40, sampled=sampled, batch=8, epsilon=True)
-        case["threshold"] = torch.full((8,), 0.9)
+        case = random_case(seed, parents, 40, sampled=sampled, batch=4, epsilon=True)
+        case["threshold"] = torch.full((4,), 0.9)
         for budget in (case["epsilon"], None):
-            coins = torch.tensor([1.0, 1.5, float("inf"), float("nan")]).repeat(2)[:, None]
+            coins = torch.tensor([1.0, 1.5, float("inf"), float("nan")])[:, None]
             case["epsilon"], case["gate_coins"] = budget, coins.expand_as(case["coins"])
             shut = _verify(interpreter, case, backend)
-            plain = verify_tree(**(case | {"threshold": torch.zeros(8)}), backend="torch")
+            plain = verify_tree(**(case | {"threshold": torch.zeros(4)}), backend="torch")
             assert shut.predict.equal(plain.predict) and shut.accept_index.equal(plain.accept_index)
             assert (shut.rescued == 0).all() and (shut.tv_bound == 0).all()
 
@@ -163,12 +163,12 @@ def test_kernel_equals_reference_with_one_child_a_node(interpreter, options):
     """Budgets and coins all over their range, many candidates in dispute: the kernel searches where the reference sums."""
     saved = 0
     for seed in range(2):
-        case = random_case(seed, CHAIN, 300, sampled=True, batch=24, width=32, noise=3.0, epsilon=True, **options)
+        case = random_case(seed, CHAIN, 300, sampled=True, batch=12, width=32, noise=3.0, epsilon=True, **options)
         if "protected" in options:
             case["protected"] = case["proposals"].ids[:, 0, 3:20:4].contiguous()
         g = torch.Generator().manual_seed(seed)
-        case["threshold"] = 0.3 + 0.7 * torch.rand(24, generator=g)
-        case["epsilon"] = 0.4 * torch.rand(24, generator=g)
+        case["threshold"] = 0.3 + 0.7 * torch.rand(12, generator=g)
+        case["epsilon"] = 0.4 * torch.rand(12, generator=g)
         limited = assert_same(interpreter(kernel_interpreter.verify, case), case)
         saved += (verify_tree(**(case | {"epsilon": None}), backend="torch").rescued - limited.rescued).abs().sum()
         assert (limited.rescued > 0).any()
