@@ -26,12 +26,22 @@ def load() -> None:
         return
 
     from nsd_sglang import algorithm
-    from nsd_sglang.patches import answer_report, command_line, create_worker, overlap_schedule, request_body, request_options
+    from nsd_sglang.patches import (
+        answer_report,
+        command_line,
+        cpu_plain_history,
+        create_worker,
+        overlap_schedule,
+        request_body,
+        request_options,
+    )
 
     algorithm.register()
     command_line.install()
     create_worker.install()
     overlap_schedule.install()
+    if "sglang.srt.managers.scheduler" in sys.modules:  # a scheduler process has it by now, others need not import it
+        cpu_plain_history.install()
     if _answers_clients():
         request_body.install()
         request_options.install()

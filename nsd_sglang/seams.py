@@ -227,6 +227,62 @@ NSD_SEAMS = [
         "call",
         "seeded coins for second and later siblings",
     ),
+    # Sampling inputs at each node
+    Seam(_SPEC + "eagle_worker_common:eagle_sample", "name", "hook", "where run_eagle_verify finds it"),
+    Seam(_SPEC + "eagle_utils:top_k_renorm_prob", "name", "call", "top-k of every node"),
+    Seam(_SPEC + "eagle_utils:top_p_renorm_prob", "name", "call", "top-p of every node"),
+    Seam(_SPEC + "eagle_info:EagleVerifyInput.max_tree_depth", "(self)", "read", "longest path of the tree"),
+    Seam(
+        "sglang.srt.layers.sampler:top_k_top_p_min_p_sampling_from_probs_torch",
+        "(probs, top_ks, top_ps, min_ps, need_min_p_sampling, sampling_seed, positions, *, return_filtered_probs=, max_top_k=)",
+        "read",
+        "order of the plain sampler's filters",
+    ),
+    Seam(
+        "sglang.srt.layers.sampler:apply_custom_logit_processor",
+        "(logits, sampling_batch_info, num_tokens_in_batch=)",
+        "read",
+        "how the plain sampler calls logit processors",
+    ),
+    Seam(
+        "sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo.apply_logits_bias",
+        "(self, logits)",
+        "read",
+        "order of penalties, grammar and bias",
+    ),
+    Seam("sglang.srt.sampling.sampling_batch_info:ProcessorEntry", "class", "read", "a logit processor and its rows"),
+    Seam(
+        "sglang.srt.sampling.penaltylib.min_new_tokens:BatchedMinNewTokensPenalizer._prepare",
+        "(self)",
+        "read",
+        "the tokens that min_new_tokens holds back",
+    ),
+    Seam("sglang.srt.utils.common:is_pin_memory_available", "(device=)", "call", "copies that do not wait"),
+    Seam("sglang.srt.runtime_context:get_exec", "()", "call", "read the sampling backend"),
+    Seam(
+        "sglang.srt.managers.schedule_batch:ScheduleBatch.cumulate_penalty_output_tokens",
+        "(self)",
+        "hook",
+        "penalties of plain decoding on the CPU platform",
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler:Scheduler.run_batch",
+        "(self, batch, pp_proxy_tensors=)",
+        "hook",
+        "penalties of plain decoding on the CPU platform",
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler:Scheduler.is_disable_overlap_for_batch",
+        "(self, batch, last_batch)",
+        "hook",
+        "logit processors of plain decoding on the CPU platform",
+    ),
+    Seam(
+        "sglang.srt.sampling.penaltylib.orchestrator:BatchedPenalizerOrchestrator.cumulate_output_tokens",
+        "(self, output_ids)",
+        "call",
+        "penalties of plain decoding on the CPU platform",
+    ),
     # Sampled drafting
     Seam(
         _SPEC + "spec_utils:renorm_draft_probs",

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from sglang.srt.managers.auxiliary_output import append_auxiliary_output
-from sglang.srt.runtime_context import get_spec
+from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWorkerV2
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
@@ -19,9 +19,11 @@ from nsd_sglang import trace
 from nsd_sglang.acceptance import NucleusAcceptance
 from nsd_sglang.drafting import SampledDrafting
 from nsd_sglang.kernels.types import Proposals
+from nsd_sglang.node_logits import NodeLogits
 from nsd_sglang.options import NSDOptions
-from nsd_sglang.patches import answer_report, draft_proposals, row_headroom, standalone_prefix, verify_kernels
+from nsd_sglang.patches import answer_report, draft_proposals, node_logits, row_headroom, standalone_prefix, verify_kernels
 from nsd_sglang.report import Ledger, StepOutcome
+from nsd_sglang.restored_penalties import restore_penalties_
 
 
 def nsd_worker_class(base: type, options: NSDOptions) -> type:
@@ -42,7 +44,9 @@ class _NSDWorker:
     def __init__(self, server_args: Any, gpu_id: int, nccl_port: int, target_worker: Any):
         spec = get_spec()
         self._acceptance = NucleusAcceptance(self.nsd_options, trace.for_this_process(self.nsd_options))
-        verify_kernels.install(self._acceptance)
+        node_law = NodeLogits(joint_filters=get_exec().kernel.sampling_backend == "pytorch")
+        node_logits.install(node_law)
+        verify_kernels.install(node_law.filtered(self._acceptance))
         row_headroom.install()
         self._ledger = None
         if self.nsd_options.report:
@@ -63,6 +67,8 @@ class _NSDWorker:
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         if self._acceptance.spans is not None and batch.forward_mode.is_extend():
             self._acceptance.spans.begin(batch)
+        if batch.forward_mode.is_extend():
+            restore_penalties_(batch)
         return super().forward_batch_generation(batch, *args, **kwargs)
 
     def verify(self, batch: Any, *args: Any, **kwargs: Any) -> Any:

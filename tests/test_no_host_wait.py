@@ -174,3 +174,70 @@ def test_reduced_vocabulary_ids_become_target_ids():
         proposals = _NSDWorker._take_proposals(worker, verify_input, batch)
     assert proposals.ids.tolist() == [[[30, 7, -1]]]
     assert verify_input.draft_probs.shape == (1, 1, 50)  # what eagle_sample compares with the target's width
+
+
+def test_penalties_and_filters(monkeypatch):
+    import dataclasses
+
+    from nsd_sglang.node_logits import NodeLogits
+    from sglang.srt.speculative import eagle_utils
+
+    # The filters are kernels on a GPU; the platform's own read values on the host.
+    monkeypatch.setattr(eagle_utils, "top_k_renorm_prob", lambda probs, top_ks: probs.clone())
+    monkeypatch.setattr(eagle_utils, "top_p_renorm_prob", lambda probs, top_ps: probs.clone())
+
+    fields = dict(
+        acc_additive_penalties=torch.zeros(2, 30),
+        acc_scaling_penalties=None,
+        has_custom_logit_processor=False,
+        logit_bias=None,
+        need_top_k_sampling=True,
+        need_top_p_sampling=True,
+        need_min_p_sampling=True,
+        is_any_greedy=True,
+        top_ks=torch.tensor([1, 5]),
+        top_ps=torch.tensor([1.0, 0.9]),
+        min_ps=torch.tensor([0.0, 0.1]),
+    )
+    info = dataclasses.make_dataclass("Info", list(fields))(**fields)
+    tokenizer = SimpleNamespace(additional_stop_token_ids=None, eos_token_id=2)
+    params = SimpleNamespace(
+        frequency_penalty=0.5, presence_penalty=0.0, repetition_penalty=1.2, min_new_tokens=6, stop_token_ids={3}
+    )
+    reqs = [
+        SimpleNamespace(sampling_params=params, output_ids=ids, origin_input_ids=[1] * 4, eos_token_ids=None, tokenizer=tokenizer)
+        for ids in ([7, 8], [])
+    ]
+    verify_input = SimpleNamespace(
+        draft_token=torch.arange(6),
+        retrieve_next_token=torch.tensor([[1, -1, -1]] * 2),
+        retrieve_next_sibling=torch.tensor([[-1, 2, -1]] * 2),
+        topk=2,
+        max_tree_depth=2,
+    )
+    batch = SimpleNamespace(
+        sampling_info=info,
+        reqs=reqs,
+        device="cpu",
+        seq_lens=torch.tensor([5, 4]),
+        req_pool_indices=torch.tensor([1, 2]),
+        req_to_token_pool=SimpleNamespace(req_to_token=torch.zeros(3, 9)),
+        forward_mode=SimpleNamespace(is_idle=lambda: False),
+    )
+    output = SimpleNamespace(next_token_logits=torch.randn(6, 30))
+    law = NodeLogits(joint_filters=False)
+    seen = []
+    kernel = law.filtered(lambda *, target_probs: seen.append(target_probs))
+
+    def stock(verify_input, batch, logits_output, grammar_mask):
+        assert batch.sampling_info.acc_additive_penalties is None and not batch.sampling_info.need_top_p_sampling
+        kernel(target_probs=logits_output.next_token_logits.softmax(-1).view(2, 3, 30))
+        return torch.zeros(6, dtype=torch.int32), torch.tensor([1, 2]), torch.tensor([[0, -1], [3, 4]], dtype=torch.int32)
+
+    with NoHostWait():
+        law.sample(stock, verify_input, batch, output, None)
+    assert batch.sampling_info is info
+    (probs,) = seen
+    torch.testing.assert_close(probs.sum(-1), torch.ones(2, 3))
+    assert not probs[:, :, [2, 3]].any()  # the end and the stop token, before six tokens
+    assert (probs[0] > 0).sum() == 3  # the greedy request keeps one token a node
