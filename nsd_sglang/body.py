@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nsd_sglang.options import OptionError
+from nsd_sglang.options import OptionError, shown
 
 _INT64 = 2**63
 # The scheduler keeps whole numbers of a batch in int32 tensors, but for these.
@@ -34,7 +34,7 @@ def check_body(obj: Any, fields: Mapping[str, Any], vocabulary: int) -> None:
         check_sampling_params(one, fields)
     for value in _per_request(obj, "return_hidden_states"):
         if not isinstance(value, bool) and value != "last":
-            raise OptionError(f"return_hidden_states accepts true, false or last, got {_shown(value)}")
+            raise OptionError(f"return_hidden_states accepts true, false or last, got {shown(value)}")
     for name, low, high in (
         ("top_logprobs_num", 0, vocabulary),
         ("logprob_start_len", -1, _INT64 - 1),
@@ -42,7 +42,7 @@ def check_body(obj: Any, fields: Mapping[str, Any], vocabulary: int) -> None:
     ):
         for value in _per_request(obj, name):
             if value is not None and (not _is_int(value) or not low <= value <= high):
-                raise OptionError(f"{name} accepts a whole number from {low} to {high}, got {_shown(value)}")
+                raise OptionError(f"{name} accepts a whole number from {low} to {high}, got {shown(value)}")
 
 
 def check_sampling_params(params: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
@@ -51,17 +51,17 @@ def check_sampling_params(params: Mapping[str, Any], fields: Mapping[str, Any]) 
 
     for name, value in params.items():
         if name not in fields:
-            raise OptionError(f"sampling_params has no parameter {_shown(name)}")
+            raise OptionError(f"sampling_params has no parameter {shown(name)}")
         if value is None:
             continue
         try:
             msgspec.convert(value, fields[name])
         except (msgspec.ValidationError, RecursionError) as error:
-            raise OptionError(f"sampling_params.{name}: {str(error)[:200]}, got {_shown(value)}") from None
+            raise OptionError(f"sampling_params.{name}: {str(error)[:200]}, got {shown(value)}") from None
         for number in _numbers(value):
             limit = _INT64 if name in _WIDE else _INT32
             if isinstance(number, int) and not -limit <= number < limit:
-                raise OptionError(f"sampling_params.{name} accepts whole numbers from {-limit} to {limit - 1}, got {_shown(number)}")
+                raise OptionError(f"sampling_params.{name} accepts whole numbers from {-limit} to {limit - 1}, got {shown(number)}")
             if isinstance(number, float) and math.isnan(number):
                 raise OptionError(f"sampling_params.{name} accepts numbers, got NaN")
     for name, low, high in (("n", 1, MAX_PARALLEL), ("stream_interval", 1, _INT64 - 1)):
@@ -89,7 +89,7 @@ def _per_request(obj: Any, name: str) -> list[Any]:
     ids = getattr(obj, "input_ids", None)
     if isinstance(getattr(obj, "text", None), list) or (isinstance(ids, list) and ids and isinstance(ids[0], list)):
         return value
-    raise OptionError(f"{name} accepts a list only with a list of prompts, got {_shown(value)}")
+    raise OptionError(f"{name} accepts a list only with a list of prompts, got {shown(value)}")
 
 
 def _is_int(value: Any) -> bool:
@@ -106,8 +106,3 @@ def _numbers(value: Any) -> Iterator[int | float]:
     elif isinstance(value, (list, tuple, set)):
         for inner in value:
             yield from _numbers(inner)
-
-
-def _shown(value: Any) -> str:
-    text = ascii(value) if not _is_int(value) or abs(value) < 10**30 else "a very large number"
-    return text if len(text) <= 80 else text[:77] + "..."

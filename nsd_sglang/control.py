@@ -9,11 +9,12 @@ import logging
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from nsd_sglang.options import NSDOptions, OptionError
 from nsd_sglang.request import RequestControl, default_control, request_control
-from nsd_sglang.thinking import to_device
+from nsd_sglang.request_rows import stop_ids, to_device
 
 logger = logging.getLogger(__name__)
 
@@ -49,17 +50,8 @@ def request_state(req: Any, options: NSDOptions) -> RequestState:
         except OptionError as error:
             logger.error("Request %s is served without nucleus acceptance: %s", req.rid, error)
             control = RequestControl(0.0, options.epsilon, options.protect_stop, options.scope)
-        state = req._nsd_state = RequestState(control, stop_tokens(req) if control.protect_stop else ())
+        state = req._nsd_state = RequestState(control, tuple(stop_ids(req)) if control.protect_stop else ())
     return state
-
-
-def stop_tokens(req: Any) -> tuple[int, ...]:
-    """Tokens that end a request's answer, as SGLang looks for them."""
-    ids = set(req.eos_token_ids or ()) | set(req.sampling_params.stop_token_ids or ())
-    if req.tokenizer is not None:
-        ids.add(req.tokenizer.eos_token_id)
-        ids |= set(req.tokenizer.additional_stop_token_ids or ())
-    return tuple(sorted(token for token in ids if token is not None))
 
 
 class StepControl(NamedTuple):
@@ -99,11 +91,11 @@ def _build(settings: list[tuple[RequestControl, tuple[int, ...]]], device: torch
     epsilon = protected = thinking = None
     if any(control.epsilon is not None for control in controls):
         budgets = [NO_BUDGET if control.epsilon is None else control.epsilon for control in controls]
-        epsilon = to_device(budgets, torch.float32, device)
+        epsilon = to_device(np.array(budgets, np.float32), device)
     width = max((len(tokens) for _, tokens in settings), default=0)
     if width:
-        protected = to_device([[*tokens] + [-1] * (width - len(tokens)) for _, tokens in settings], torch.int64, device)
+        protected = to_device(np.array([[*tokens] + [-1] * (width - len(tokens)) for _, tokens in settings], np.int64), device)
     if any(control.scope == "thinking" for control in controls):
-        thinking = to_device([control.scope == "thinking" for control in controls], torch.bool, device)
-    threshold = to_device([control.threshold for control in controls], torch.float32, device)
+        thinking = to_device(np.array([control.scope == "thinking" for control in controls]), device)
+    threshold = to_device(np.array([control.threshold for control in controls], np.float32), device)
     return StepControl(threshold, epsilon, protected, thinking)

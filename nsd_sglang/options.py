@@ -24,6 +24,13 @@ class OptionError(ValueError):
     """A value that an option does not accept. The message is one line and names the option and what it accepts."""
 
 
+def shown(value: Any) -> str:
+    """A value in an error message: escaped, and never longer than a line."""
+    huge = isinstance(value, int) and abs(value) >= 10**30
+    text = "a very large number" if huge else ascii(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 @dataclass(frozen=True)
 class NSDOptions:
     """Options of one server.

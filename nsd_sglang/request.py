@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nsd_sglang.options import SCOPES, NSDOptions, OptionError
+from nsd_sglang.options import SCOPES, NSDOptions, OptionError, shown
 
 PREFIX = "nsd_"
 KEYS = ("nsd_threshold", "nsd_epsilon", "nsd_agreement", "nsd_protect_stop", "nsd_scope")
@@ -65,7 +65,7 @@ def request_control(
     given = {key: value for key, value in (custom_params or {}).items() if str(key).startswith(PREFIX)}
     for key in given:
         if key not in KEYS:
-            raise OptionError(f"custom_params has no key {_shown(key)}; accepted nsd_ keys: {', '.join(KEYS)}")
+            raise OptionError(f"custom_params has no key {shown(key)}; accepted nsd_ keys: {', '.join(KEYS)}")
     default = default_control(options)
     if not given:
         return default
@@ -84,13 +84,7 @@ def _read(given: Mapping[str, Any], key: str, parse: Callable[[Any], Any], defau
     try:
         return parse(value)
     except OptionError as accepted:
-        raise OptionError(f"custom_params.{key} accepts {accepted}, got {_shown(value)}") from None
-
-
-def _shown(value: Any) -> str:
-    """A value in an error message: escaped, and never longer than a line."""
-    text = ascii(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+        raise OptionError(f"custom_params.{key} accepts {accepted}, got {shown(value)}") from None
 
 
 def _number(value: Any, low: float, high: float, accepted: str, open_low: bool = False) -> float:
@@ -125,7 +119,7 @@ def _budget(given: Mapping[str, Any], max_new_tokens: int | None, options: NSDOp
         return budget
     if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise OptionError(
-            f"custom_params.nsd_agreement needs max_new_tokens (max_tokens in the OpenAI API) of 1 or more, got {_shown(max_new_tokens)}"
+            f"custom_params.nsd_agreement needs max_new_tokens (max_tokens in the OpenAI API) of 1 or more, got {shown(max_new_tokens)}"
         )
     # A budget that the server sets is kept when the agreement alone would allow more.
     return min(highest, epsilon_for(agreement, max_new_tokens))

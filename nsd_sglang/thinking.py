@@ -13,7 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+
+from nsd_sglang.request_rows import to_device
+from nsd_sglang.tree_paths import parents as node_parents
 
 
 def inside_after(tokens: Sequence[int], think_ids: tuple[int, int]) -> bool:
@@ -61,23 +65,6 @@ def inside_at_nodes(
     return here
 
 
-def node_parents(
-    retrieve_next_token: torch.Tensor,  # int64 [B, N]
-    retrieve_next_sibling: torch.Tensor,  # int64 [B, N]
-    topk: int,
-) -> torch.Tensor:
-    """Parent of each node, int64 [B, N]; a node that no link leads to, and the root, have 0."""
-    batch, nodes = retrieve_next_token.shape
-    own = torch.arange(nodes, device=retrieve_next_token.device).expand(batch, nodes)
-    # One column more takes the writes of absent links.
-    parents = torch.zeros((batch, nodes + 1), dtype=torch.int64, device=retrieve_next_token.device)
-    parents.scatter_(1, torch.where(retrieve_next_token < 0, nodes, retrieve_next_token), own)
-    siblings = torch.where(retrieve_next_sibling < 0, nodes, retrieve_next_sibling)
-    for _ in range(topk - 1):
-        parents.scatter_(1, siblings, parents[:, :nodes].clone())
-    return parents[:, :nodes]
-
-
 class ThinkingSpans:
     """The flags of every slot of the request pool."""
 
@@ -92,7 +79,7 @@ class ThinkingSpans:
         if self._inside is None:
             self._inside = torch.zeros(batch.req_to_token_pool.req_to_token.shape[0], dtype=torch.bool, device=slots.device)
         flags = [inside_after([*req.origin_input_ids, *req.output_ids], self.think_ids) for req in batch.reqs]
-        self._inside[slots] = to_device(flags, torch.bool, slots.device)
+        self._inside[slots] = to_device(np.array(flags, np.bool_), slots.device)
 
     def before(self, batch: Any) -> torch.Tensor:
         """The flag of each request before the step's node 0, bool [B]."""
@@ -109,9 +96,3 @@ class ThinkingSpans:
         ones = torch.ones_like(accepted_drafts)
         inside = advance(self.before(batch), root_tokens.unsqueeze(1), ones, self.think_ids)
         self._inside[batch.req_pool_indices] = advance(inside, tokens, accepted_drafts, self.think_ids)
-
-
-def to_device(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A host list as a device tensor, without waiting for the device."""
-    device = torch.device(device)
-    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
