@@ -105,7 +105,7 @@ class NucleusAcceptance:
 
             tree = (candidates, retrive_next_token, retrive_next_sibling, target_probs, uniform_samples, sibling_coins)
             self.trace.record(self._batch, VerifyStep(*tree, rows.threshold, proposals, result, self.backend))
-        self._outcome = _outcome(result, retrive_next_token, rows.threshold)
+        self._outcome = _outcome(result, retrive_next_token, rows.threshold, gate_coins)
 
     def _inside_span(
         self,
@@ -159,6 +159,7 @@ def _outcome(
     result: VerifyResult,
     retrieve_next_token: torch.Tensor,  # int64 [B, N]
     threshold: torch.Tensor,  # float32 [B]
+    gate_coins: torch.Tensor | None,  # float32 [B, N]
 ) -> torch.Tensor:
     """`NucleusAcceptance.take_outcome` of one verification, float32 [3, B]."""
     batch, nodes = retrieve_next_token.shape
@@ -167,4 +168,6 @@ def _outcome(
     # The walk ended at a node with children: all of them were tested, and none was taken.
     has_children = retrieve_next_token.gather(1, last.long().unsqueeze(1)).squeeze(1) >= 0
     refused = has_children & (accepted.squeeze(1) < result.accept_index.shape[1] - 1) & (threshold > 0)
+    if gate_coins is not None:  # a shut gate decides nothing
+        refused &= gate_coins.gather(1, last.long().unsqueeze(1)).squeeze(1) < 1
     return torch.stack((result.rescued.float(), result.tv_bound.float(), result.rescued.float() + refused))
