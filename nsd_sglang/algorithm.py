@@ -196,6 +196,8 @@ def _choose_drafter(server_args: Any, options: NSDOptions) -> drafters.Drafter:
     if path is not None and path != cfg.model_path:
         draft = _config(path, cfg.speculative_draft_model_revision, "--speculative-draft-model-path", cfg)
     chosen = drafters.resolve(options.drafter, path, draft, cfg.model_path, target)
+    if draft is not None:
+        _check_context(cfg, target, draft)
     if chosen.family == "standalone":
         drafters.check_tokenizers(
             path,
@@ -203,6 +205,19 @@ def _choose_drafter(server_args: Any, options: NSDOptions) -> drafters.Drafter:
             _tokenizer(cfg.tokenizer_path or cfg.model_path, cfg.revision, cfg),
         )
     return chosen
+
+
+def _check_context(cfg: Any, target: Any, draft: Any) -> None:
+    """SGLang refuses a draft with a shorter context too, but in the scheduler, once the target's weights are loaded."""
+    from sglang.srt.environ import envs
+    from sglang.srt.utils.hf_transformers_utils import get_context_length, get_hf_text_config
+    from sglang.utils import is_in_ci
+
+    overridden = cfg.json_model_override_args not in (None, "", "{}")
+    if overridden or envs.SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN.get() or is_in_ci():
+        return
+    needed = cfg.context_length or get_context_length(get_hf_text_config(target))
+    drafters.check_context(cfg.speculative_draft_model_path, get_context_length(get_hf_text_config(draft)), needed)
 
 
 def _config(path: str, revision: str | None, option: str, cfg: Any) -> Any:

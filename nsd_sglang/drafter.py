@@ -104,6 +104,18 @@ def _check_vocabulary(family: str, draft_path: str, draft: Any, target: Any) -> 
         )
 
 
+def check_context(draft_path: str, longest: int, needed: int) -> None:
+    """longest: tokens that the draft was made for. needed: the longest prompt and answer the server takes, in tokens.
+
+    Raises OptionError. EAGLE heads of 2048 positions under a target of many more are common.
+    """
+    if longest < needed:
+        raise OptionError(
+            f"{_PATH} {draft_path}: it was made for {longest} tokens, this server takes {needed}. Accepted: --context-length "
+            f"up to {longest}, or SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 in the environment, to draft beyond that all the same"
+        )
+
+
 def check_tokenizers(draft_path: str, draft: Any | None, target: Any | None) -> None:
     """Refuse a standalone draft whose tokenizer maps tokens to other ids than the target's.
 

@@ -68,6 +68,14 @@ NSD_SEAMS = [
         "call",
         "compare a standalone draft's tokenizer with the target's",
     ),
+    Seam(
+        "sglang.srt.utils.hf_transformers.common:get_context_length", "(config)", "call", "compare the draft's context with the target's"
+    ),
+    Seam("sglang.srt.utils.hf_transformers.common:get_hf_text_config", "(config)", "call", "compare the draft's context with the target's"),
+    Seam(
+        "sglang.srt.environ:Envs.SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "name", "read", "whether SGLang takes a shorter draft"
+    ),
+    Seam("sglang.utils:is_in_ci", "()", "call", "whether SGLang takes a shorter draft"),
     # Workers
     Seam(
         _SPEC + "spec_info:SpeculativeAlgorithm.create_worker",
@@ -179,6 +187,12 @@ NSD_SEAMS = [
         "(self, reqs)",
         "subclass",
         "send each request's sums along",
+    ),
+    Seam(
+        "sglang.srt.managers.schedule_batch:Req.update_finish_state",
+        "(self, new_accepted_len=)",
+        "hook",
+        "an answer counts nothing of a verified block beyond its end",
     ),
     Seam(
         "sglang.srt.managers.scheduler:Scheduler.get_output_streamer_class", "(self)", "hook", "choose that streamer"

@@ -21,7 +21,15 @@ from nsd_sglang.drafting import SampledDrafting
 from nsd_sglang.kernels.types import Proposals
 from nsd_sglang.node_logits import NodeLogits
 from nsd_sglang.options import NSDOptions
-from nsd_sglang.patches import answer_report, draft_proposals, node_logits, row_headroom, standalone_prefix, verify_kernels
+from nsd_sglang.patches import (
+    answer_report,
+    draft_proposals,
+    finish_state,
+    node_logits,
+    row_headroom,
+    standalone_prefix,
+    verify_kernels,
+)
 from nsd_sglang.report import Ledger, StepOutcome
 from nsd_sglang.restored_penalties import restore_penalties_
 
@@ -48,6 +56,7 @@ class _NSDWorker:
         node_logits.install(node_law)
         verify_kernels.install(node_law.filtered(self._acceptance))
         row_headroom.install()
+        finish_state.install()
         self._ledger = None
         if self.nsd_options.report:
             self._ledger = Ledger(self.nsd_options)

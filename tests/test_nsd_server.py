@@ -304,6 +304,10 @@ REFUSALS = {
         ("--speculative-draft-model-path", "{foreign}", *CHAIN),
         ("its tokenizer gives 2 of", "Accepted: a draft with the target's tokenizer"),
     ),
+    "a draft with a shorter context": (
+        ("--speculative-draft-model-path", "{short}", *CHAIN),
+        ("it was made for 128 tokens, this server takes 1024. Accepted: --context-length up to 128, or SGLANG_ALLOW",),
+    ),
 }
 
 
@@ -316,6 +320,16 @@ def foreign(models, tmp_path_factory):
     vocab = tokenizer["model"]["vocab"]
     vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def short(models, tmp_path_factory):
+    """The EAGLE head, made for fewer positions than the target has."""
+    folder = tmp_path_factory.mktemp("short") / "draft"
+    shutil.copytree(models.eagle, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 128}))
     return str(folder)
 
 
@@ -339,8 +353,8 @@ json.dump(outcomes, sys.stdout)
 
 
 @pytest.fixture(scope="session")
-def refusal_arguments(models, foreign):
-    paths = {"eagle": models.eagle, "standalone": models.standalone, "foreign": foreign}
+def refusal_arguments(models, foreign, short):
+    paths = {"eagle": models.eagle, "standalone": models.standalone, "foreign": foreign, "short": short}
     common = ["--model-path", models.target, "--speculative-algorithm", "NSD"]
     return {name: common + [arg.format(**paths) for arg in args] for name, (args, _) in REFUSALS.items()}
 

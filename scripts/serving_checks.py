@@ -1,0 +1,271 @@
+"""NSD under each of SGLang's serving modes: the same greedy answers as plain decoding, no KV slot lost, a healthy server.
+
+    .venv/bin/python scripts/serving_checks.py                  # every mode, one server each
+    .venv/bin/python scripts/serving_checks.py --only pages,tp2
+    .venv/bin/python scripts/serving_checks.py --list
+
+Tiny random models in float32. For every mode: greedy answers one at a time, all at once, and from an empty cache equal
+those of a plain server; requests of many lengths, greedy beside sampled, finish in waves with the greedy ones still equal;
+prompts at and past the context limit end as in plain decoding; a short soak (scripts/soak.py); and a proof, from the
+server's own words, that the mode did happen. Prints one row a mode; exit code 1 when any failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import requests
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from serving import serve
+from soak import STRICT, Soak, limits_of, log_errors
+from tiny_models import TinyModels, write_tiny_models
+
+CHAIN = ("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4")
+TREE = ("--speculative-num-steps", "3", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "6")
+ONE_STEP = ("--speculative-num-steps", "1", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "3")
+CONTEXT = 1024  # of the tiny models
+SHORT_CONTEXT = 128
+NEW_TOKENS = 48
+
+_dice = random.Random(5)
+PROMPTS = [[_dice.randrange(256) for _ in range(length)] for length in (1, 2, 9, 17, 33, 64, 130, 257)]
+PROMPTS += [PROMPTS[6][:100] + PROMPTS[2], PROMPTS[6][:100] + PROMPTS[3]]  # a prefix of three
+# Lengths around the context limit, and past it.
+LIMIT_LENGTHS = (CONTEXT - 60, CONTEXT - 9, CONTEXT - 3, CONTEXT - 2, CONTEXT - 1, CONTEXT, CONTEXT + 40)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """One serving mode.
+
+    args: server arguments. draft: which tiny draft. shape: of the tree. env: more environment. proof: raises
+    AssertionError unless the mode happened; gets the server and the answers of the waves.
+    """
+
+    args: tuple[str, ...] = ()
+    draft: str = "eagle"
+    shape: tuple[str, ...] = TREE
+    env: dict[str, str] = dataclasses.field(default_factory=dict)
+    proof: Callable[[Any, list[dict]], None] | None = None
+
+
+def _cached(server: Any, answers: list[dict]) -> None:
+    assert sum(answer["meta_info"]["cached_tokens"] for answer in answers) > 100, "nothing came from the cache"
+
+
+def _not_cached(server: Any, answers: list[dict]) -> None:
+    assert sum(answer["meta_info"]["cached_tokens"] for answer in answers) == 0, "the cache is on"
+
+
+def _retracted(server: Any, answers: list[dict]) -> None:
+    assert "Retract requests" in server.log.read_text(), "nothing was retracted"
+
+
+def _chunked(server: Any, answers: list[dict]) -> None:
+    lines = [line for line in server.log.read_text().splitlines() if "Prefill batch" in line]
+    tokens = [int(line.split("#new-token: ")[1].split(",")[0]) for line in lines]
+    assert max(tokens) <= 32 and len(lines) > 2 * len(PROMPTS), (max(tokens), len(lines))
+
+
+def _overlap(expected: bool) -> Callable[[Any, list[dict]], None]:
+    def proof(server: Any, answers: list[dict]) -> None:
+        assert server.info()["disable_overlap_schedule"] is not expected, "overlap scheduling is not what was asked for"
+
+    return proof
+
+
+def _schedulers(server: Any, answers: list[dict]) -> None:
+    loads = requests.get(server.url + "/v1/loads", timeout=60).json()["loads"]
+    assert len(loads) == 2, loads
+    text = requests.get(server.url + "/metrics", timeout=60).text
+    counted = [float(line.split()[-1]) for line in text.splitlines() if line.startswith("sglang:spec_nsd_tv_bound_count")]
+    assert sum(counted) >= len(answers), (counted, len(answers))
+
+
+def _no_more_than_one_at_once(server: Any, answers: list[dict]) -> None:
+    running = [line.split("#running-req: ")[1].split(",")[0] for line in server.log.read_text().splitlines() if "Decode batch" in line]
+    assert set(running) == {"1"}, set(running)
+
+
+MODES = {
+    "radix cache on": Mode(proof=_cached),
+    "radix cache off": Mode(("--disable-radix-cache",), proof=_not_cached),
+    "chunked prefill of 32": Mode(("--chunked-prefill-size", "32"), proof=_chunked),
+    "chunked prefill, standalone draft": Mode(("--chunked-prefill-size", "32"), draft="standalone", proof=_chunked),
+    "retraction, EAGLE tree": Mode(("--max-total-tokens", "1300"), proof=_retracted),
+    "retraction, standalone chain": Mode(("--max-total-tokens", "1300"), draft="standalone", shape=CHAIN, proof=_retracted),
+    "retraction at every third step": Mode(env={"SGLANG_TEST_RETRACT": "1"}),
+    "retraction, overlap off": Mode(("--max-total-tokens", "1300", "--disable-overlap-schedule"), proof=_retracted),
+    "page size 16": Mode(("--page-size", "16"), shape=CHAIN, proof=_cached),
+    "page size 16, standalone draft": Mode(("--page-size", "16"), draft="standalone", shape=CHAIN, proof=_cached),
+    "page size 16, retraction": Mode(("--page-size", "16", "--max-total-tokens", "1408"), shape=CHAIN, proof=_retracted),
+    "overlap on": Mode(proof=_overlap(True)),
+    "overlap off": Mode(("--disable-overlap-schedule",), proof=_overlap(False)),
+    "overlap off, standalone draft": Mode(("--disable-overlap-schedule",), draft="standalone", proof=_overlap(False)),
+    "EAGLE-3 tree": Mode(draft="eagle3"),
+    "top-k proposals": Mode(("--nsd-proposals", "topk")),
+    "one drafting step": Mode(shape=ONE_STEP),
+    "one request at once": Mode(("--max-running-requests", "1"), proof=_no_more_than_one_at_once),
+    "EAGLE head past its own limit": Mode(draft="short eagle", env={"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}),
+    "standalone draft past its own limit": Mode(
+        draft="short standalone", env={"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+    ),
+    "two ranks, EAGLE tree": Mode(("--tp", "2"), env={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}),
+    "two ranks, standalone chain": Mode(("--tp", "2"), draft="standalone", shape=CHAIN, env={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}),
+    "two schedulers": Mode(("--dp", "2", "--enable-metrics"), proof=_schedulers),
+}
+
+
+def greedy(prompt: list[int], new_tokens: int = NEW_TOKENS) -> dict:
+    return {"input_ids": prompt, "sampling_params": {"temperature": 0, "max_new_tokens": new_tokens, "ignore_eos": True}}
+
+
+def limit_prompt(length: int) -> list[int]:
+    return [(7 * i + 2) % 250 for i in range(length)]
+
+
+def ending(server: Any, body: dict) -> tuple:
+    """How a request ends, in terms that do not depend on speculation."""
+    response = server.post("/generate", **body)
+    if response.status_code != 200:
+        return (response.status_code,)
+    answer = response.json()
+    return (200, answer["meta_info"]["finish_reason"], answer["output_ids"])
+
+
+def reference(server: Any) -> dict[str, Any]:
+    """What a plain server says."""
+    answers = [server.generate(**greedy(prompt))["output_ids"] for prompt in PROMPTS]
+    limits = [ending(server, greedy(limit_prompt(length))) for length in LIMIT_LENGTHS]
+    return {"answers": answers, "limits": limits}
+
+
+def check_greedy(server: Any, plain: dict[str, Any]) -> None:
+    bodies = [greedy(prompt) for prompt in PROMPTS]
+    serial = [server.generate(**body) for body in bodies]
+    assert [answer["output_ids"] for answer in serial] == plain["answers"], "one at a time"
+    assert [answer["output_ids"] for answer in server.generate_all(bodies, 16)] == plain["answers"], "all at once"
+    server.flush_cache()
+    assert [answer["output_ids"] for answer in server.generate_all(bodies, 16)] == plain["answers"], "from an empty cache"
+
+
+def check_waves(server: Any, plain: dict[str, Any], count: int = 48) -> list[dict]:
+    """Requests of many lengths in one stream: batches shrink and grow at almost every step."""
+    dice = random.Random(3)
+    bodies, wanted = [], []
+    for i in range(count):
+        which, length = dice.randrange(len(PROMPTS)), dice.choice([1, 2, 3, 7, 20, NEW_TOKENS])
+        body = greedy(PROMPTS[which], length)
+        if i % 3 == 2:
+            body["sampling_params"]["temperature"] = 1.0
+        bodies.append(body)
+        wanted.append(None if i % 3 == 2 else plain["answers"][which][:length])
+    answers = server.generate_all(bodies, 16)
+    for body, want, answer in zip(bodies, wanted, answers):
+        assert len(answer["output_ids"]) == body["sampling_params"]["max_new_tokens"]
+        assert want is None or answer["output_ids"] == want, (answer["output_ids"], want)
+    return answers
+
+
+def check_limits(server: Any, plain: dict[str, Any]) -> None:
+    for length, want in zip(LIMIT_LENGTHS, plain["limits"]):
+        got = ending(server, greedy(limit_prompt(length)))
+        assert got == want, f"prompt of {length} tokens: {got}, plain decoding {want}"
+
+
+def check_mode(server: Any, mode: Mode, plain: dict[str, Any], soak_requests: int) -> list[str]:
+    """What is wrong under a mode, one line each."""
+    wrong = []
+    answers: list[dict] = []
+
+    def attempt(name: str, check: Callable[[], Any]) -> Any:
+        try:
+            return check()
+        except Exception as error:
+            wrong.append(f"{name}: {type(error).__name__}: {error!s:.400}")
+
+    attempt("greedy", lambda: check_greedy(server, plain))
+    answers = attempt("waves", lambda: check_waves(server, plain)) or []
+    if not any(option == "--max-total-tokens" for option in mode.args):
+        attempt("limits", lambda: check_limits(server, plain))
+    if mode.proof is not None:
+        attempt("proof", lambda: mode.proof(server, answers))
+    if soak_requests:
+        soak = attempt("soak", lambda: Soak(server.url, limits_of(server.url), 2))
+        if soak is not None:
+            attempt("soak", lambda: soak.run(soak_requests, 16))
+            soak.finish()
+            wrong += soak.failures
+    return wrong + [f"log: {line}" for line in log_errors(server.log)]
+
+
+def with_short_drafts(models: TinyModels, folder: Path) -> dict[str, str]:
+    """Paths of the drafts by name, two more among them whose configuration says `SHORT_CONTEXT` positions."""
+    paths = {"eagle": models.eagle, "eagle3": models.eagle3, "standalone": models.standalone}
+    for name in ("eagle", "standalone"):
+        short = folder / f"short-{name}"
+        shutil.copytree(paths[name], short)
+        config = json.loads((short / "config.json").read_text())
+        (short / "config.json").write_text(json.dumps(config | {"max_position_embeddings": SHORT_CONTEXT}))
+        paths[f"short {name}"] = str(short)
+    return paths
+
+
+@contextlib.contextmanager
+def mode_server(models: TinyModels, drafts: dict[str, str], mode: Mode, log: Path):
+    nsd = ("--speculative-algorithm", "NSD", "--nsd-threshold", "0.9", "--nsd-max-threshold", "1")
+    nsd += ("--speculative-draft-model-path", drafts[mode.draft], *mode.shape, "--max-running-requests", "16")
+    with serve(models.target, "--dtype", "float32", *nsd, *mode.args, log=log, env=STRICT | mode.env) as server:
+        yield server
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", help="names of modes, or parts of them, comma-separated")
+    parser.add_argument("--list", action="store_true", help="print the modes and end")
+    parser.add_argument("--soak-requests", type=int, default=60, help="requests of each mode's soak (default 60)")
+    args = parser.parse_args()
+    parts = [part.strip() for part in args.only.split(",")] if args.only else [""]
+    chosen = {name: mode for name, mode in MODES.items() if any(part in name for part in parts)}
+    if args.list or not chosen:
+        print("\n".join(MODES))
+        return 0 if args.list else 2
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="serving-") as folder:
+        models = write_tiny_models(Path(folder) / "models")
+        drafts = with_short_drafts(models, Path(folder))
+        with serve(models.target, "--dtype", "float32", log=Path(folder) / "plain.log") as server:
+            plain = reference(server)
+        for name, mode in chosen.items():
+            started = time.monotonic()
+            log = Path(folder) / f"{name.replace(' ', '-').replace(',', '')}.log"
+            try:
+                with mode_server(models, drafts, mode, log) as server:
+                    wrong = check_mode(server, mode, plain, args.soak_requests)
+            except AssertionError as error:
+                wrong = [f"server: {error!s:.2000}"]
+            failed += bool(wrong)
+            print(f"| {name} | {'passed' if not wrong else 'FAILED'} | {time.monotonic() - started:.0f} s |", flush=True)
+            for line in wrong[:12]:
+                print("    " + line, flush=True)
+            if wrong:
+                print("    ..." + log.read_text(errors="replace")[-1500:].replace("\n", "\n    "), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
