@@ -2,8 +2,8 @@
 
 SGLang appends the whole block to `output_ids`, then finds the end and sets `finished_len`. Two things go past it in 0.5.23:
 `reasoning_tokens` is counted before the end is known (sgl-project/sglang#39826, #37450: usage.reasoning_tokens above
-usage.completion_tokens), and a request that an abort reaches in that very step gets no `finished_len`, so that its answer
-can be longer than its max_new_tokens. In plain decoding neither can happen.
+usage.completion_tokens), and an abort that is pending when the block arrives skips the search for the end, so that the
+answer can be longer than its max_new_tokens or hold what follows a stop. In plain decoding neither can happen.
 
 Assigns `Req.update_finish_state(self, new_accepted_len=1)` in the process that builds an NSD worker.
 """
@@ -23,12 +23,12 @@ def install() -> None:
 
 def _within_the_answer(stock: Callable[..., None]) -> Callable[..., None]:
     def update_finish_state(self: Any, new_accepted_len: int = 1) -> None:
+        pending = None
+        if new_accepted_len > 0 and not self.finished():
+            pending, self.to_finish = self.to_finish, None
         stock(self, new_accepted_len)
-        if self.finished_reason is None:
-            return
-        longest = self.sampling_params.max_new_tokens
-        if self.finished_len is None and longest is not None and len(self.output_ids) > longest:
-            self.finished_len = longest
+        if pending is not None:  # the reason stays the abort, whatever the block holds; only its length was wanted
+            self.finished_reason = pending
         if self.finished_len is not None:
             # Reasoning, where it is counted at all, begins with the answer's first token.
             self.reasoning_tokens = min(self.reasoning_tokens, self.finished_len)

@@ -5,7 +5,7 @@
     .venv/bin/python scripts/soak.py --url http://127.0.0.1:30000
 
 Without --url it serves the tests' tiny models with SGLang's strict memory checks on; further arguments after `--` go to
-that server (`-- --tp 2`). Every answer is checked (see soak_requests.py); at the end the server must be idle, with its
+that server (`-- --tp 2`). Every answer is checked (see soak_answers.py); at the end the server must be idle, with its
 whole pool free, say what it said before to greedy requests, and its log must hold no error. Exit code 1 and the
 failures otherwise. A case can be repeated by its seed and number.
 """
@@ -28,7 +28,9 @@ import requests
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from soak_requests import Case, Limits, golden_prompts, greedy_body, make_case
+from serving_modes import TREE
+from soak_answers import Case, Limits
+from soak_requests import golden_prompts, greedy_body, make_case
 
 # SGLang's own checks: the pool is counted after every step, every KV page has one owner, and a wrong value is fatal.
 STRICT = {
@@ -37,7 +39,6 @@ STRICT = {
     "SGLANG_ENABLE_TREE_CACHE_SANITY_CHECK": "1",
     "SGLANG_INVARIANT_CHECK": "2",
 }
-TREE = ("--speculative-num-steps", "3", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "6")
 # Words that a healthy server's log does not hold.
 LOG_ERRORS = ("Traceback", "leak", "Scheduler hit an exception", "use-after-free", "double free", "without nucleus acceptance")
 
@@ -181,7 +182,7 @@ class Soak:
 def limits_of(url: str, tokens: int = 256) -> Limits:
     """What a server allows, asked of it."""
     info = requests.get(url + "/server_info", timeout=60).json()
-    model = requests.get(url + "/get_model_info", timeout=60).json()
+    model = requests.get(url + "/model_info", timeout=60).json()
     config = Path(model["model_path"]) / "config.json"
     vocabulary, context = 2**31, info.get("context_length")
     if config.is_file():

@@ -36,10 +36,16 @@ def test_reasoning_tokens_are_no_more_than_the_answer_has(output, block, answer,
     assert req.reasoning_tokens == reasoning
 
 
-def test_an_aborted_answer_is_no_longer_than_was_asked_for():
-    req = finished(_within_the_answer(Req.update_finish_state), [1, 2, 3, 4], [5, 5, 5, 5], abort=True)
-    assert req.finished_reason.to_json()["type"] == "abort"
-    assert len(req.output_ids_through_stop) == req.reasoning_tokens == 6
+@pytest.mark.parametrize("output, block, answer", [
+    ([1, 2, 3, 4], [5, 5, 5, 5], [1, 2, 3, 4, 5, 5]),
+    ([1, 2], [STOP, 5], [1, 2, STOP]),
+    ([1, 2], [3, 4], [1, 2, 3, 4]),
+    ([], [3], [3]),
+])
+def test_an_aborted_answer_holds_nothing_beyond_its_end(output, block, answer):
+    req = finished(_within_the_answer(Req.update_finish_state), output, block, abort=True)
+    assert req.finished_reason.to_json()["type"] == "abort" and req.to_finish is None
+    assert list(req.output_ids_through_stop) == answer and req.reasoning_tokens <= len(answer)
 
 
 def test_what_goes_on_is_left_alone():

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from soak import Soak, limits_of, log_errors, tiny_server
-from soak_requests import Limits, make_case
+from soak_answers import Limits
+from soak_requests import make_case
 
 pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="its pool is sized for the CPU platform")
 
