@@ -42,8 +42,10 @@ def request_state(req: Any, options: NSDOptions) -> RequestState:
     state = getattr(req, "_nsd_state", None)
     if state is None:
         params = req.sampling_params
+        # SGLang sends 0 to fill the cache for the n answers to one prompt, and where the context leaves no room.
+        tokens = 1 if params.max_new_tokens == 0 else params.max_new_tokens
         try:
-            control = request_control(params.custom_params, params.max_new_tokens, options)
+            control = request_control(params.custom_params, tokens, options)
             if params.top_k == 1:
                 # Greedy: its nucleus is the argmax, which the standard test already accepts.
                 control = RequestControl(0.0, control.epsilon, control.protect_stop, control.scope)

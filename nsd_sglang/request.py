@@ -39,6 +39,8 @@ class RequestControl:
         sequence bound of arXiv 2610.07822). Without one max(0, 1 - tv_bound): tv_bound estimates the sum of the
         deviations, so this holds in the mean over answers, not for each of them.
         """
+        if self.threshold == 0.0:
+            return 1.0
         if self.epsilon is not None:
             return (1.0 - self.epsilon) ** tokens
         return max(0.0, 1.0 - tv_bound)

@@ -1,9 +1,11 @@
 """Per-request options: what is accepted, what is refused and how, and the arithmetic of budgets."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
+from nsd_sglang.control import request_state
 from nsd_sglang.options import NSDOptions, OptionError, from_namespace
 from nsd_sglang.request import RequestControl, default_control, epsilon_for, request_control
 
@@ -81,6 +83,13 @@ def test_the_agreement_bound_of_an_answer():
     assert RequestControl(0.9, 0.1, False, "all").agreement_bound(3, 99.0) == pytest.approx(0.9**3)
     assert RequestControl(0.9, None, False, "all").agreement_bound(3, 0.25) == 0.75
     assert RequestControl(0.9, None, False, "all").agreement_bound(3, 7.0) == 0.0
+    assert RequestControl(0.0, 0.1, False, "all").agreement_bound(3, 0.0) == 1.0
+
+
+def test_a_request_that_only_fills_the_cache_keeps_its_options(caplog):
+    params = SimpleNamespace(custom_params={"nsd_agreement": 0.5}, max_new_tokens=0, top_k=-1, stop_token_ids=None)
+    state = request_state(SimpleNamespace(rid="r", sampling_params=params, eos_token_ids=(), tokenizer=None), NSDOptions())
+    assert state.control.epsilon == 0.5 and state.control.threshold == 0.95 and not caplog.records
 
 
 @pytest.mark.parametrize("environment, accepted", [
