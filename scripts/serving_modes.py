@@ -11,6 +11,8 @@ import requests
 CHAIN = ("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4")
 TREE = ("--speculative-num-steps", "3", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "6")
 ONE_STEP = ("--speculative-num-steps", "1", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "3")
+# A pool that a handful of requests fills, and a scheduler that takes them in without keeping room for their answers.
+TIGHT = ("--max-total-tokens", "512", "--schedule-conservativeness", "0.01")
 CONTEXT = 1024  # of the tiny models
 SHORT_CONTEXT = 128
 
@@ -73,13 +75,13 @@ MODES = {
     "radix cache off": Mode(("--disable-radix-cache",), proof=_not_cached),
     "chunked prefill of 32": Mode(("--chunked-prefill-size", "32"), proof=_chunked),
     "chunked prefill, standalone draft": Mode(("--chunked-prefill-size", "32"), draft="standalone", proof=_chunked),
-    "retraction, EAGLE tree": Mode(("--max-total-tokens", "1300"), proof=_retracted),
-    "retraction, standalone chain": Mode(("--max-total-tokens", "1300"), draft="standalone", shape=CHAIN, proof=_retracted),
+    "retraction, EAGLE tree": Mode(TIGHT, proof=_retracted),
+    "retraction, standalone chain": Mode(TIGHT, draft="standalone", shape=CHAIN, proof=_retracted),
     "retraction at every ninth step": Mode(env={"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "9"}),
-    "retraction, overlap off": Mode(("--max-total-tokens", "1300", "--disable-overlap-schedule"), proof=_retracted),
+    "retraction, overlap off": Mode((*TIGHT, "--disable-overlap-schedule"), proof=_retracted),
     "page size 16": Mode(("--page-size", "16"), shape=CHAIN, proof=_cached),
     "page size 16, standalone draft": Mode(("--page-size", "16"), draft="standalone", shape=CHAIN, proof=_cached),
-    "page size 16, retraction": Mode(("--page-size", "16", "--max-total-tokens", "1408"), shape=CHAIN, proof=_retracted),
+    "page size 16, retraction": Mode(("--page-size", "16", *TIGHT), shape=CHAIN, proof=_retracted),
     "overlap on": Mode(proof=_overlap(True)),
     "overlap off": Mode(("--disable-overlap-schedule",), proof=_overlap(False)),
     "overlap off, standalone draft": Mode(("--disable-overlap-schedule",), draft="standalone", proof=_overlap(False)),

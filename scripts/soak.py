@@ -202,8 +202,10 @@ def limits_of(url: str, tokens: int = 256) -> Limits:
 
 
 def log_errors(log: Path) -> list[str]:
-    """Lines of a server's log that a healthy one does not have."""
-    return [line for line in log.read_text(errors="replace").splitlines() if any(word in line for word in LOG_ERRORS)]
+    """Lines of a server's log that a healthy one does not have. What comes before the server is ready, a call of SGLang's to
+    itself that is refused on a busy machine for instance, is start-up's."""
+    served = log.read_text(errors="replace").partition("The server is fired up")[2]
+    return [line[:300] for line in served.splitlines() if any(word in line for word in LOG_ERRORS)]
 
 
 @contextlib.contextmanager
