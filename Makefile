@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Options of the demo or the benchmark, e.g. make demo ARGS="--concurrency 8"; .venv/bin/nsd-sglang demo --help lists them.
 ARGS ?=
+# Two test processes, each with whole files (a file shares one server); WORKERS= runs everything in one.
+WORKERS ?= -n 2 --dist loadfile
 # What the lock holds beyond pyproject.toml: the tools that build and install the package itself.
 LOCK_TOOLS := pip setuptools
 
@@ -27,7 +29,7 @@ demo: env
 	@$(BIN)/nsd-sglang demo $(ARGS)
 
 test: env
-	@$(BIN)/python -m pytest tests $(ARGS)
+	@$(BIN)/python -m pytest tests $(WORKERS) $(ARGS)
 
 bench: env
 	@$(BIN)/nsd-sglang bench $(ARGS)
