@@ -168,7 +168,7 @@ def with_short_drafts(models: TinyModels, folder: Path) -> dict[str, str]:
 def mode_server(models: TinyModels, drafts: dict[str, str], mode: Mode, log: Path):
     nsd = ("--speculative-algorithm", "NSD", "--nsd-threshold", "0.9", "--nsd-max-threshold", "1")
     nsd += ("--speculative-draft-model-path", drafts[mode.draft], *mode.shape, "--max-running-requests", "16")
-    with serve(models.target, "--dtype", "float32", *nsd, *mode.args, log=log, env=STRICT | mode.env) as server:
+    with serve(models.target, "--dtype", "float32", *nsd, *mode.args, log=log, env=STRICT | mode.env, timeout=600) as server:
         yield server
 
 

@@ -218,7 +218,7 @@ def tiny_server(folder: Path, extra: list[str], draft: str = "eagle"):
     nsd = ("--speculative-algorithm", "NSD", "--nsd-threshold", "0.9", "--nsd-max-threshold", "1")
     nsd += ("--speculative-draft-model-path", getattr(models, draft), *TREE)
     small = ("--max-running-requests", "16", "--max-total-tokens", "4096", "--enable-metrics")
-    with serve(models.target, "--dtype", "float32", *nsd, *small, *extra, log=folder / "server.log", env=STRICT) as server:
+    with serve(models.target, "--dtype", "float32", *nsd, *small, *extra, log=folder / "server.log", env=STRICT, timeout=300) as server:
         yield server
 
 
