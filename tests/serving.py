@@ -71,7 +71,7 @@ def serve(
     *args: str,
     log: Path,
     env: dict[str, str | None] | None = None,
-    timeout: float = 180,
+    timeout: float = 400,
 ):
     """Start a server and yield a `Server` once it is healthy.
 
