@@ -56,12 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     quality = parser.add_argument_group("quality")
     option = quality.add_argument
-    option("--quality-prompts", type=number(int, 0, 1_000_000), metavar="N", help="the dataset's first N prompts, 0 for none (default 24)")
+    option("--quality-prompts", type=number(int, 0, 1_000_000), metavar="N", help="the dataset's first N prompts, 0 for none (default 24; the demo: 16)")
     option("--quality-samples", type=number(int, 1, 1000), metavar="N", help="answers to each (default 1)")
-    option("--quality-tokens", type=number(int, 2, 1_000_000), metavar="N", help="at most, of an answer (default 96)")
-    option("--humaneval-problems", type=number(int, 0, 164), metavar="N", help="HumanEval's first N problems, 0 for none (default 164; the demo: 16)")
+    option("--quality-tokens", type=number(int, 2, 1_000_000), metavar="N", help="at most, of an answer (default 96; the demo: 64)")
+    option("--humaneval-problems", type=number(int, 0, 164), metavar="N", help="HumanEval's first N problems, 0 for none (default 164; the demo: 8)")
     option("--humaneval-samples", type=number(int, 1, 1000), metavar="N", help="answers to each (default 1)")
-    option("--humaneval-tokens", type=number(int, 2, 1_000_000), metavar="N", help="at most, of an answer (default 512; the demo: 160)")
+    option("--humaneval-tokens", type=number(int, 2, 1_000_000), metavar="N", help="at most, of an answer (default 512; the demo: 128)")
 
     run = parser.add_argument_group("run")
     option = run.add_argument

@@ -23,8 +23,10 @@ DEMO_DEFAULTS = {
     "output_len": 32,
     "num_prompts": {1: 3, 8: 16, 32: 32},
     "tree": (4, 3, 12),
-    "humaneval_problems": 16,
-    "humaneval_tokens": 160,
+    "quality_prompts": 16,
+    "quality_tokens": 64,
+    "humaneval_problems": 8,
+    "humaneval_tokens": 128,
 }
 DEFAULTS = {"thresholds": [0.8, 0.9, 0.95], "output_len": 256, "num_prompts": {1: 16, 8: 64, 32: 128}}
 # Steps, topk, nodes by family of the draft.
