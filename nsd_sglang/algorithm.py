@@ -20,6 +20,7 @@ from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
 from nsd_sglang import drafter as drafters
 from nsd_sglang.options import NSDOptions, OptionError, from_namespace
+from nsd_sglang.tokenizer_workers import load_in_tokenizer_workers
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ def _resolve_name(server_args: Any, previous: Callable[[Any], None]) -> None:
         return
     with _one_line(server_args):
         options = options_of(server_args)
+        load_in_tokenizer_workers(server_args)
         _check_thresholds(resolving_view(server_args))
         _check_backend(options)
         server_args._nsd_options = options = _with_think_ids(resolving_view(server_args), options)

@@ -38,6 +38,9 @@ REQUEST_SEAMS = [
         "hook",
         "refuse sampling parameters that cannot be read",
     ),
+    Seam("sglang.srt.entrypoints.http_server:app", "name", "read", "application of a tokenizer worker"),
+    Seam("sglang.srt.plugins:load_plugins", "()", "call", "in tokenizer workers, where SGLang loads none"),
+    Seam("sglang.srt.environ:Envs.SGLANG_HTTP_SERVER_APP_PATH", "name", "read", "names that application"),
     Seam("sglang.srt.sampling.sampling_params:SamplingParams", "class", "read", "types of sampling parameters"),
     Seam(
         "sglang.srt.managers.tokenizer_manager:TokenizerManager.update_request_meta_info",

@@ -75,13 +75,14 @@ def install_scheduler(options: NSDOptions, ledger: Any) -> None:
 
     from nsd_sglang.patches.assign import assign
     from nsd_sglang.report import nsd_streamer_class
+    from nsd_sglang.tokenizer_workers import answers_unpacked
 
     stock_class = Scheduler.get_output_streamer_class
     stock_report = SchedulerMetricsReporter.report_decode_stats
 
     def get_output_streamer_class(self: Any) -> type:
-        # SGLang's Rust egress takes no fields of a plugin, and several tokenizer workers load none to unpack them.
-        if self.rust_server is not None or self.server_args.tokenizer_worker_num > 1:
+        # SGLang's Rust egress takes no fields of a plugin, nor do tokenizer workers with an application of their own.
+        if self.rust_server is not None or not answers_unpacked(self.server_args):
             return stock_class(self)
         return nsd_streamer_class(options)
 

@@ -65,6 +65,14 @@ def _schedulers(server: Any, answers: list[dict]) -> None:
     assert sum(counted) >= len(answers), (counted, len(answers))
 
 
+def _workers(server: Any, answers: list[dict]) -> None:
+    started = server.log.read_text().count("Start multi-tokenizer worker process")
+    assert started == 2, f"{started} tokenizer workers"
+    statuses = [server.post("/generate", input_ids=[1], sampling_params={"custom_params": {"nsd_x": 1}}).status_code for _ in range(8)]
+    assert statuses == [400] * 8, statuses
+    assert all("nsd_tv_bound" in answer["meta_info"] for answer in answers), "answers do not say what they got"
+
+
 def _no_more_than_one_at_once(server: Any, answers: list[dict]) -> None:
     running = [line.split("#running-req: ")[1].split(",")[0] for line in server.log.read_text().splitlines() if "Decode batch" in line]
     assert set(running) == {"1"}, set(running)
@@ -96,5 +104,9 @@ MODES = {
     ),
     "two ranks, EAGLE tree": Mode(("--tp", "2"), env={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}),
     "two ranks, standalone chain": Mode(("--tp", "2"), draft="standalone", shape=CHAIN, env={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}),
+    # A worker that starts slowly on a busy machine is not killed and started again.
+    "two tokenizer workers": Mode(
+        ("--tokenizer-worker-num", "2"), env={"SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "300"}, proof=_workers
+    ),
     "two schedulers": Mode(("--dp", "2", "--enable-metrics"), proof=_schedulers),
 }
