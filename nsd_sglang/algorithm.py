@@ -75,6 +75,7 @@ def _resolve_name(server_args: Any, previous: Callable[[Any], None]) -> None:
         _check_backend(options)
         server_args._nsd_options = options = _with_think_ids(resolving_view(server_args), options)
         chosen = _choose_drafter(server_args, options)
+        _check_lora(resolving_view(server_args), chosen.family)
         declare_resolution(
             server_args,
             "nsd_sglang.resolve_name",
@@ -110,6 +111,20 @@ def _check_thresholds(cfg: Any) -> None:
         if getattr(cfg, name) != 1.0:
             option = "--" + name.replace("_", "-")
             raise OptionError(f"{option} accepts only 1.0 with NSD, got {getattr(cfg, name)}; use --nsd-threshold")
+
+
+def _check_lora(cfg: Any, family: str) -> None:
+    """SGLang has no LoRA beside a standalone draft, and none without pinned memory; it says so with a traceback."""
+    from sglang.srt.platforms import current_platform
+
+    from nsd_sglang.platforms.cpu import CpuPlatform
+
+    if not (cfg.enable_lora or (cfg.lora_paths and cfg.enable_lora is None)):
+        return
+    if family == "standalone":
+        raise OptionError("--enable-lora does not work with a standalone draft; accepted: an EAGLE, EAGLE-3 or MTP drafter")
+    if isinstance(current_platform, CpuPlatform):
+        raise OptionError("--enable-lora needs a GPU: SGLang keeps adapters in pinned memory")
 
 
 def _check_backend(options: NSDOptions) -> None:

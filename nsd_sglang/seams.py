@@ -129,6 +129,19 @@ NSD_SEAMS = [
         "hook",
         "where rows are sized",
     ),
+    Seam(
+        "sglang.srt.model_executor.forward_batch_info:ForwardBatch.init_new",
+        "(cls, batch, model_runner, *, capture_hidden_mode=, return_hidden_states_before_norm, extend_position_info=, "
+        "spec_mrope_positions=, kv_loc_plan=, write_cols=)",
+        "hook",
+        "hidden states beside a standalone draft",
+    ),
+    Seam(
+        "sglang.srt.model_executor.forward_batch_info:get_server_return_hidden_states_mode",
+        "()",
+        "call",
+        "which of them the server may return",
+    ),
     Seam("sglang.srt.mem_cache.allocation_sizing:get_alloc_reserve_per_decode", "()", "call", "size of that reserve"),
     Seam("sglang.srt.mem_cache.allocation_sizing:get_alloc_page_size", "()", "call", "size of that reserve"),
     # Verification

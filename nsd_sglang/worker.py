@@ -27,6 +27,7 @@ from nsd_sglang.patches import (
     finish_state,
     node_logits,
     row_headroom,
+    standalone_hidden,
     standalone_prefix,
     verify_kernels,
 )
@@ -68,6 +69,7 @@ class _NSDWorker:
             super().__init__(server_args, gpu_id, nccl_port, target_worker)
         if isinstance(self, StandaloneWorkerV2):
             standalone_prefix.install(self._draft_worker)
+            standalone_hidden.install(target_worker.model_runner)
 
     def alloc_memory_pool(self, *args: Any, **kwargs: Any) -> Any:
         with self._stock_sampler_checks_off():

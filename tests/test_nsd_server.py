@@ -168,9 +168,23 @@ def assert_recorded(answers, path):
     assert rescued > 50 and abs(rescued - expected) < 4 * sum(node["e_s"] * (1 - node["e_s"]) for node in nodes) ** 0.5
 
 
+def assert_hidden_states_are_those_of_a_prefill(server):
+    """One row a token, as a prefill of prompt and answer computes them."""
+    sampling = {"temperature": 1, "max_new_tokens": 21, "ignore_eos": True}
+    bodies = [{"input_ids": p, "sampling_params": sampling, "return_hidden_states": True} for p in PROMPTS[:4]]
+    for prompt, answer in zip(PROMPTS, server.generate_all(bodies)):
+        rows = [answer["meta_info"]["hidden_states"][0][-1], *answer["meta_info"]["hidden_states"][1:]]
+        assert len(rows) == 21
+        server.flush_cache()
+        again = {"input_ids": prompt + answer["output_ids"], "sampling_params": {"max_new_tokens": 1}}
+        block = server.generate(**again, return_hidden_states=True)["meta_info"]["hidden_states"][0]
+        assert torch.allclose(torch.tensor(rows), torch.tensor(block[len(prompt) - 1 : -1]), atol=1e-3)
+
+
 def test_standalone_tree_of_sampled_proposals(start, models, plain_answers):
     draft = ("--speculative-draft-model-path", models.standalone, "--nsd-proposals", "sampled", *TREE)
-    with start(*draft, threshold="0") as server:
+    with start(*draft, "--enable-return-hidden-states", threshold="0") as server:
+        assert_hidden_states_are_those_of_a_prefill(server)
         assert_greedy_identical(server, plain_answers)
         law = exact_law(models.target, LAW_PROMPT, 4, top_k=3)
         assert chi_square_p(sample_law(server, 1500, top_k=3), law) > 1e-3
@@ -299,6 +313,14 @@ REFUSALS = {
     "pages with a tree": (
         ("--speculative-draft-model-path", "{eagle}", "--page-size", "16", *TREE),
         ("speculative_eagle_topk > 1 with page_size > 1 is only supported on",),
+    ),
+    "adapters beside a standalone draft": (
+        ("--speculative-draft-model-path", "{standalone}", "--enable-lora", *CHAIN),
+        ("--enable-lora does not work with a standalone draft; accepted: an EAGLE, EAGLE-3 or MTP drafter",),
+    ),
+    "adapters without a GPU": (
+        ("--speculative-draft-model-path", "{eagle}", "--lora-paths", "name=/somewhere", *CHAIN),
+        ("--enable-lora needs a GPU",),
     ),
     "a draft with another tokenizer": (
         ("--speculative-draft-model-path", "{foreign}", *CHAIN),

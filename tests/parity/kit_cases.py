@@ -1,0 +1,111 @@
+"""Which of SGLang's server kits are run, against which server, and why the others are not.
+
+A kit is a mixin of test methods that SGLang ships in `sglang.test.kits`. Nothing in it is changed: the case class below lends
+it a running server in place of the one that SGLang's fixture would start, and sets the attributes that each of SGLang's own
+test classes sets (model, thresholds of a model, sizes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A server. model: `demo` (SmolLM2-135M-Instruct and its EAGLE head), `self` (the same model as its own standalone draft:
+    drafts of the best quality), `wide` (tiny random models with SmolLM2's tokenizer) or `thinking` (tiny random models that
+    write think tags)."""
+
+    model: str
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+
+
+BASE = ("--max-running-requests", "40", "--max-total-tokens", "40000", "--chunked-prefill-size", "1024")
+CAPPED = ("--max-running-requests", "1", "--max-total-tokens", "20000")
+STRICT = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
+# What SGLang's class for the leak kit starts: contexts of 512 tokens, pages of 256.
+LEAK = ("--context-length", "512", "--page-size", "256", "--chunked-prefill-size", "4096", "--max-total-tokens", "20480")
+
+PROFILES = {
+    "demo": Profile("demo", BASE),
+    "self": Profile("self", BASE),
+    "wide": Profile("wide", (*BASE, "--enable-return-hidden-states"), STRICT),
+    "sessions": Profile("wide", (*BASE, "--enable-streaming-session"), STRICT),
+    "leak": Profile("wide", ("--enable-streaming-session", *LEAK), STRICT),
+    "waiting": Profile("wide", CAPPED, {"SGLANG_REQ_WAITING_TIMEOUT": "0.05"}),
+    "running": Profile("wide", BASE, {"SGLANG_REQ_RUNNING_TIMEOUT": "3"}),
+    "thinking": Profile("thinking", ("--reasoning-parser", "qwen3", "--max-total-tokens", "12000")),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kit on one server.
+
+    kit: module and class in `sglang.test.kits`. warm: the tests that also mean something at temperature 1 (None: all);
+    the others ask for what only the most likely answer says.
+    """
+
+    kit: str
+    profile: str
+    warm: tuple[str, ...] | None = None
+    attributes: dict = field(default_factory=dict)
+
+
+NONE = ()
+# The fifth, test_logprob_mixed, expects the most likely tokens.
+WARM_LOGPROBS = (
+    *("test_logprob_start_len", "test_logprob_match", "test_logprob_decode_match_prefill", "test_token_ids_logprob_ragged"),
+)
+# Few and small enough for the suite, on the server of this folder's other tests.
+SUITE = (
+    Case("spec_server_kits.SpecPenaltyKit", "thinking"),
+    Case("spec_server_kits.SpecHiddenStatesKit", "thinking"),
+    Case("abort_timeout_kit.AbortAllMixin", "thinking", attributes={"abort_all_max_new_tokens": 900, "abort_all_sleep": 0.5}),
+    Case("regex_constrained_kit.RegexConstrainedMixin", "thinking"),
+)
+CASES = (
+    Case("basic_api_contract_kit.BasicAPIContractMixin", "wide"),
+    Case("spec_server_kits.SpecHiddenStatesKit", "wide"),
+    Case("spec_server_kits.SpecPenaltyKit", "wide"),
+    Case("spec_server_kits.SpecLogprobKit", "wide", WARM_LOGPROBS),
+    Case("spec_server_kits.SpecSamplingMaskKit", "wide", NONE),
+    Case("spec_server_kits.SpecFeatureKit", "wide", ("test_radix_attention", "test_request_abort")),
+    Case("abort_timeout_kit.AbortAllMixin", "wide"),
+    Case("pause_generation_kit.PauseResumeInPlaceMixin", "wide"),
+    Case("matched_stop_kit.MatchedStopMixin", "demo", ("test_finish_stop_str", "test_finish_stop_regex_str", "test_finish_length")),
+    Case("abort_timeout_kit.WaitingTimeoutMixin", "waiting"),
+    Case("abort_timeout_kit.RunningTimeoutTwoWaveMixin", "running"),
+    Case("streaming_session_kit.StreamingSessionKitMixin", "sessions"),
+    Case("streaming_session_kit.AbortLeakReproKitMixin", "leak"),
+    Case("reasoning_kit.ReasoningTokenUsageMixin", "thinking", attributes={"reasoning_parser_name": "qwen3"}),
+    Case("reasoning_kit.SeparateReasoningMixin", "thinking"),
+    Case("cache_hit_kit", "wide"),
+    Case("spec_server_kits.SpecParityKit", "demo", NONE),
+    Case("spec_server_kits.SpecGrammarKit", "demo", NONE),
+    Case("spec_server_kits.SpecFeatureKit", "demo", ("test_request_abort",)),
+    Case("basic_decode_correctness_kit.BasicDecodeCorrectnessMixin", "demo", ("test_ascii_ratio", "test_max_token_one")),
+    Case("basic_scheduler_stress_kit.BasicSchedulerStressMixin", "demo", ("test_long_prompt",)),
+    Case("ebnf_constrained_kit.EBNFConstrainedMixin", "demo"),
+    Case("regex_constrained_kit.RegexConstrainedMixin", "demo"),
+    Case("json_constrained_kit.JSONConstrainedMixin", "demo", NONE),
+    Case("json_mode_kit.JSONModeMixin", "demo", NONE),
+    Case("anthropic_messages_kit.AnthropicMessagesMixin", "demo"),
+    Case("spec_server_kits.SpecCorrectnessKit", "demo", ("test_eos_token", "test_first_token_finish")),
+    Case("spec_server_kits.SpecCorrectnessKit", "self", ("test_eos_token", "test_first_token_finish")),
+)
+
+# Kits, by file, that no server here can be asked with.
+ABSENT = {
+    "dsa_metadata_kit, attention_unittest": "CUDA kernels of attention backends; no server and no speculative algorithm in them",
+    "unified_radix_cache": "parts of unit tests of the cache; no server and no speculative algorithm in them",
+    "eval_accuracy_kit, SpecAccuracyKit, SpecPerfKit": "need GSM8K, MMLU, MMMU-Pro or HumanEval from the network (and sgl-eval) "
+    "and a model that scores on them",
+    "unified_radix_cache_kit, kl_divergence_kit": "need LongBench-v2 from the network, and prompts longer than the model's context",
+    "lm_eval_kit": "needs lm-eval and its data sets from the network",
+    "mmmu_vlm_kit, vlm_perf_kit": "need a vision-language model",
+    "pd_parity_kit": "needs PD disaggregation with a transfer engine (and GPUs)",
+    "prefix_cache_branching_kit": "asserts the cache of hybrid (Mamba) models, which fills a page later than a radix cache of attention",
+    "spec_decoding_kit, fwd_occupancy_kit, perf_bench_kit": "GPU speeds and occupancies, or a helper without tests",
+}
