@@ -4,6 +4,7 @@
     .venv/bin/python scripts/sglang_kits.py --kits Logprob,Stop    # those whose name contains one of these
     .venv/bin/python scripts/sglang_kits.py --algorithm EAGLE      # stock speculation: is a failure NSD's or not?
     .venv/bin/python scripts/sglang_kits.py --algorithm none       # plain decoding
+    .venv/bin/python scripts/sglang_kits.py --markdown docs/kits.md RECORDED.json ...
 
 The kits and what they are asked with stand in tests/parity/kit_cases.py, the results of a run in docs/kits.md.
 """
@@ -15,6 +16,7 @@ import contextlib
 import itertools
 import json
 import os
+import shlex
 import sys
 import tempfile
 from dataclasses import asdict
@@ -24,6 +26,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "parity"), str(TESTS)]
 
+import kit_report  # noqa: E402
 from kit_cases import CASES, PROFILES, Case  # noqa: E402
 from kit_models import write_thinking_models, write_wide_models  # noqa: E402
 from kit_proxy import proxy  # noqa: E402
@@ -44,22 +47,29 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shape", default="5,1,6", help="steps, top-k, draft tokens (default: %(default)s, of SGLang's fixture)")
     parser.add_argument("--server-args", default="", help="more arguments for every server, in one string")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcomes there")
+    parser.add_argument("--markdown", nargs="+", type=Path, metavar="FILE", help="ask nothing: write a page to the first FILE, from "
+                        "what --json wrote to the others")
     parser.add_argument("--log", type=Path, default=Path("sglang-kits.log"), help="tracebacks and server logs (default: %(default)s)")
     return parser.parse_args()
 
 
 def main() -> int:
     options = arguments()
+    if options.markdown:
+        options.markdown[0].write_text(kit_report.page(kit_report.load(options.markdown[1:])))
+        return 0
     options.log = options.log.resolve()
     options.log.unlink(missing_ok=True)
-    wanted = [case for case in CASES if _matches(case.kit, options.kits) and options.profile in (None, case.profile)]
+    wanted = [case for case in CASES if _matches(case.title, options.kits) and options.profile in (None, case.profile)]
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="sglang-kits-") as folder:
         order = sorted(wanted, key=lambda case: list(PROFILES).index(case.profile))
         for name, cases in itertools.groupby(order, key=lambda case: case.profile):
             outcomes += run_profile(name, list(cases), options, Path(folder))
             if options.json:
-                options.json.write_text(json.dumps([asdict(one) for one in outcomes], indent=1))
+                command = shlex.join([".venv/bin/python", "scripts/sglang_kits.py", *sys.argv[1:]])
+                record = {"command": command, "algorithm": options.algorithm, "server_args": options.server_args}
+                options.json.write_text(json.dumps(record | {"outcomes": [asdict(one) for one in outcomes]}, indent=1))
     failed = sum(one.status == "failed" for one in outcomes)
     print(f"{len(outcomes)} tests, {failed} failed" + (f"; tracebacks: {options.log}" if failed else ""))
     return int(failed > 0)

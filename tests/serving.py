@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -27,6 +28,9 @@ SMALL = (
     *("--random-seed", "1"),
     *("--log-level", "info"),
 )
+# Shapes of a draft.
+CHAIN = ("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4")
+TREE = ("--speculative-num-steps", "3", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "6")
 
 
 class Server:
@@ -48,6 +52,14 @@ class Server:
         """One `/generate` request for every body, `concurrency` at once, answers in order."""
         with ThreadPoolExecutor(concurrency) as pool:
             return list(pool.map(lambda body: self.generate(**body), bodies))
+
+    def stream(self, path: str, timeout: float = 120, **body) -> list[dict]:
+        """The events of a streamed answer, in order, without the `[DONE]` at its end."""
+        response = requests.post(self.url + path, json=body | {"stream": True}, stream=True, timeout=timeout)
+        assert response.status_code == 200, response.text
+        lines = [line[6:] for line in response.iter_lines() if line.startswith(b"data: ")]
+        assert lines[-1] == b"[DONE]"
+        return [json.loads(line) for line in lines[:-1]]
 
     def flush_cache(self) -> None:
         """Empty the radix cache. Refused while requests run, so it is asked again for a while."""

@@ -1,8 +1,8 @@
-"""Random inputs of verify_tree."""
+"""Random inputs of verify_tree, and its answers compared with the reference's."""
 
 import torch
 
-from nsd_sglang.kernels.verify import Proposals
+from nsd_sglang.kernels.verify import Proposals, verify_tree
 
 THETAS = (0.0, 0.3, 0.8, 0.95, 1.0)
 
@@ -103,3 +103,13 @@ def _strided(name, value):
         room = torch.full([2 * size for size in value.shape], 7, dtype=value.dtype)
         view = room[tuple(slice(None, None, 2) for _ in value.shape)]
     return view.copy_(value)
+
+
+def agrees(cases, run) -> bool:
+    """Whether `run(case)` gives the reference's tokens, paths and counts, and its bound on the deviation."""
+    for case in cases:
+        expected, got = verify_tree(**case, backend="torch"), run(case)
+        same = all(x.equal(y) for x, y in zip(got[:4], expected[:4]))
+        if not same or not torch.allclose(got.tv_bound, expected.tv_bound, atol=1e-5):
+            return False
+    return True

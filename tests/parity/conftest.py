@@ -3,11 +3,13 @@
 NSD_TEST_GRAMMAR_BACKEND=llguidance runs the folder with SGLang's other grammar backend.
 """
 
+import contextlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-pytest.register_assert_rewrite("answer_contents", "control_endpoints", "few_kits", "structured_output")
+pytest.register_assert_rewrite("answer_contents", "control_endpoints", "few_kits", "parsed_answers", "structured_output")
 
 from kit_models import write_thinking_models  # noqa: E402
 from serving import serve  # noqa: E402
@@ -31,21 +33,31 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def plain(models, tmp_path_factory):
-    with serve(models.target, *COMMON, log=tmp_path_factory.mktemp("plain") / "server.log", timeout=400) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def trace(tmp_path_factory):
     """Where the NSD server records its verify steps."""
     return tmp_path_factory.mktemp("trace") / "trace.jsonl"
 
 
 @pytest.fixture(scope="session")
-def nsd(models, trace, tmp_path_factory):
-    """Every token of positive probability is in a nucleus of 1: whatever the gate could let through, it does."""
-    args = ("--speculative-algorithm", "NSD", "--nsd-threshold", "1", "--speculative-draft-model-path", models.eagle, *TREE)
-    args += ("--nsd-trace", str(trace))
-    with serve(models.target, *COMMON, *args, log=tmp_path_factory.mktemp("nsd") / "server.log", env=STRICT, timeout=400) as server:
-        yield server
+def servers(models, trace, tmp_path_factory):
+    """NSD and plain, started at the same time. Every token of positive probability is in a nucleus of 1: whatever the gate
+    could let through, it does."""
+    nsd = ("--speculative-algorithm", "NSD", "--nsd-threshold", "1", "--speculative-draft-model-path", models.eagle, *TREE)
+    arms = {"nsd": ((*nsd, "--nsd-trace", str(trace)), STRICT), "plain": ((), {})}
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
+
+        def start(name):
+            args, env = arms[name]
+            return stack.enter_context(serve(models.target, *COMMON, *args, log=tmp_path_factory.mktemp(name) / "server.log", env=env))
+
+        yield dict(zip(arms, pool.map(start, arms)))
+
+
+@pytest.fixture
+def nsd(servers):
+    return servers["nsd"]
+
+
+@pytest.fixture
+def plain(servers):
+    return servers["plain"]

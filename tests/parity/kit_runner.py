@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kit_cases import Case
+from kit_cases import Case, prompts
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Outcome:
     """One test of a kit. status: passed, failed or skipped; message: the last line of what it raised."""
 
     kit: str
+    profile: str
     test: str
     temperature: float
     status: str
@@ -54,7 +55,7 @@ def kit_class(case: Case, server: Any, url: str, model: str, **attributes: Any) 
         "api_key": "none",
         "client": openai.Client(api_key="none", base_url=url + "/v1"),
     }
-    kit = cache_hit_kit(model) if case.kit == "cache_hit_kit" else _load(case.kit)
+    kit = cache_hit_kit(model) if case.kit == "cache_hit_kit" else _load(case.kit, model)
     return type(case.kit.rpartition(".")[2], (Fixture, kit), {**lent, **case.attributes, **attributes})
 
 
@@ -82,30 +83,37 @@ def _random_conversations() -> str:
     return file.name
 
 
-def _load(kit: str) -> type:
+def _load(kit: str, model: str) -> type:
     module, _, name = kit.rpartition(".")
+    if module == "kl_divergence_kit":
+        from sglang.test import kl_test_utils as utils
+
+        # Where the kit keeps what it has downloaded: its prompts come from there, and nothing is downloaded.
+        key = f"{model}_{utils.DEFAULT_PROMPT_TOKENS}_{utils.DEFAULT_NUM_SAMPLES}"
+        utils._cached_input_ids[key] = prompts(utils.DEFAULT_NUM_SAMPLES, 600)
     return getattr(importlib.import_module("sglang.test.kits." + module), name)
 
 
 def names_of(cls: type, case: Case, temperature: float) -> list[str]:
     names = unittest.defaultTestLoader.getTestCaseNames(cls)
+    names = [name for name in names if name not in case.absent]
     return [name for name in names if temperature == 0 or case.warm is None or name in case.warm]
 
 
 def run(case: Case, cls: type, temperature: float, names: list[str], log: Path | None = None) -> list[Outcome]:
-    """The kit's tests, one after another; what they print goes to `log`."""
+    """The kit's tests, one after another; what one that did not pass printed and raised goes to `log`."""
     outcomes = []
     for name in names:
         result, started = unittest.TestResult(), time.monotonic()
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stdout(printed := io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             unittest.TestSuite([cls(name)]).run(result)
         problems = result.errors + result.failures
         status = "failed" if problems else "skipped" if result.skipped else "passed"
         text = problems[0][1] if problems else result.skipped[0][1] if result.skipped else ""
         if log is not None and text:
             with open(log, "a") as file:
-                file.write(f"==== {case.kit} {case.profile} {name} temperature {temperature}\n{text}\n")
-        outcomes.append(Outcome(case.kit, name, temperature, status, time.monotonic() - started, what_failed(text)))
+                file.write(f"==== {case.title} {case.profile} {name} temperature {temperature}\n{printed.getvalue()}\n{text}\n")
+        outcomes.append(Outcome(case.title, case.profile, name, temperature, status, time.monotonic() - started, what_failed(text)))
     return outcomes
 
 
