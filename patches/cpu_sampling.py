@@ -36,6 +36,16 @@ ASSIGNMENTS = (
         ("sglang.srt.layers.sampler",),
     ),
     Assignment(
+        Seam(
+            "sglang.srt.batch_invariant_ops.batch_invariant_ops:enable_batch_invariant_mode",
+            "(enable_bmm=)",
+            "hook",
+            "--enable-deterministic-inference without kernels",
+        ),
+        f"{_PROBS}:enable_batch_invariant_mode",
+        ("sglang.srt.batch_invariant_ops",),
+    ),
+    Assignment(
         Seam(f"{_SPECULATIVE}.row_argmax:row_argmax", "(x)", "hook", "draws of the drafter"),
         f"{_PROBS}:row_argmax",
         ("sglang.srt.speculative.spec_utils",),

@@ -49,8 +49,24 @@ class CpuPlatform(CpuDeviceMixin, SRTPlatform):
         # SGLang has put in its own CPU engine's backend by now, which does not exist here.
         if server_args.attention_backend in (None, "intel_amx"):
             server_args.attention_backend = ATTENTION_BACKEND
+        self._accept_seeds()
         if server_args.max_total_tokens is None and server_args.mem_fraction_static is None:
             server_args.max_total_tokens = DEFAULT_POOL_TOKENS
+
+    @staticmethod
+    def _accept_seeds() -> None:
+        """SGLang honours requests' seeds under --enable-deterministic-inference, which it grants by attention backend."""
+        from sglang.srt.arg_groups import choices
+
+        for accepted, add in (
+            (choices.DETERMINISTIC_ATTENTION_BACKEND_CHOICES, choices.add_deterministic_attention_backend_choices),
+            (
+                choices.RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND,
+                choices.add_radix_supported_deterministic_attention_backend_choices,
+            ),
+        ):
+            if ATTENTION_BACKEND not in accepted:
+                add([ATTENTION_BACKEND])
 
     def get_compile_backend(self, mode: str | None = None) -> str:
         return "eager"

@@ -5,10 +5,20 @@ Probabilities are float32, one distribution per row.
 
 from __future__ import annotations
 
+import logging
+
 import torch
+
+logger = logging.getLogger(__name__)
 
 # Wide enough for the nucleus of most rows; a row that needs more is sorted whole.
 _NUCLEUS_WIDTH = 1024
+
+
+def enable_batch_invariant_mode(enable_bmm: bool = True) -> None:
+    """Under --enable-deterministic-inference seeds decide every draw; torch's own products stay, which can differ in the last
+    bits from one batch size to another."""
+    logger.warning("CPU platform: requests' seeds are honoured, but a product of matrices may round differently in another batch")
 
 
 def row_argmax(x: torch.Tensor) -> torch.Tensor:

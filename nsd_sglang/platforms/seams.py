@@ -12,6 +12,7 @@ _SRT = "sglang.srt"
 _PLATFORM = f"{_SRT}.platforms.interface:SRTPlatform"
 _ATTENTION = f"{_SRT}.layers.attention"
 _TORCH_NATIVE = f"{_ATTENTION}.torch_native_backend:TorchNativeAttnBackend"
+_CHOICES = f"{_SRT}.arg_groups.choices"
 _POOL = f"{_SRT}.mem_cache.memory_pool"
 _DRAFT = f"{_SRT}.speculative.draft_utils:DraftBackendFactory"
 
@@ -24,6 +25,8 @@ _PLATFORM_SEAMS = [
     Seam(f"{_PLATFORM}.supports_speculative_algorithm", "(self, algorithm)", "subclass", "EAGLE family and NSD"),
     Seam(f"{_PLATFORM}.get_speculative_cache_locs_fn", "(self)", "subclass", "slots of the drafted tokens"),
     Seam(f"{_PLATFORM}.get_kv_pool_cls", "(self, *, kind)", "subclass", "pool without the Triton copy"),
+    Seam(f"{_CHOICES}:add_deterministic_attention_backend_choices", "name", "call", "seeds of requests"),
+    Seam(f"{_CHOICES}:add_radix_supported_deterministic_attention_backend_choices", "name", "call", "seeds of requests"),
     Seam(f"{_PLATFORM}.init_backend", "(self)", "subclass", "where the torch functions are assigned"),
 ]
 
