@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import shlex
+import signal
 import sys
 import tempfile
 from dataclasses import asdict
@@ -54,6 +55,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the server goes too
     options = arguments()
     if options.markdown:
         options.markdown[0].write_text(kit_report.page(kit_report.load(options.markdown[1:])))
@@ -65,18 +67,25 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="sglang-kits-") as folder:
         order = sorted(wanted, key=lambda case: list(PROFILES).index(case.profile))
         for name, cases in itertools.groupby(order, key=lambda case: case.profile):
-            outcomes += run_profile(name, list(cases), options, Path(folder))
-            if options.json:
-                command = shlex.join([".venv/bin/python", "scripts/sglang_kits.py", *sys.argv[1:]])
-                record = {"command": command, "algorithm": options.algorithm, "server_args": options.server_args}
-                options.json.write_text(json.dumps(record | {"outcomes": [asdict(one) for one in outcomes]}, indent=1))
+            run_profile(name, list(cases), options, Path(folder), outcomes)
     failed = sum(one.status == "failed" for one in outcomes)
     print(f"{len(outcomes)} tests, {failed} failed" + (f"; tracebacks: {options.log}" if failed else ""))
     return int(failed > 0)
 
 
-def run_profile(name: str, cases: list[Case], options: argparse.Namespace, folder: Path) -> list[Outcome]:
-    profile, outcomes = PROFILES[name], []
+def record(outcomes: list[Outcome], options: argparse.Namespace) -> None:
+    """After every test, so that a run that is stopped keeps what it has."""
+    if options.json:
+        asked = iter(sys.argv[1:])
+        kept = [word for word in asked if word not in ("--json", "--log") or not next(asked)]
+        command = shlex.join([".venv/bin/python", "scripts/sglang_kits.py", *kept])
+        run = {"command": command, "algorithm": options.algorithm, "server_args": options.server_args}
+        options.json.write_text(json.dumps(run | {"outcomes": [asdict(one) for one in outcomes]}, indent=1))
+
+
+def run_profile(name: str, cases: list[Case], options: argparse.Namespace, folder: Path, outcomes: list[Outcome]) -> None:
+    """Starts the server of a profile and adds to `outcomes`."""
+    profile = PROFILES[name]
     target, drafts = prepare(profile.model, folder)
     args = [*profile.args, *speculation(options.algorithm, options.shape, drafts), *options.server_args.split()]
     log = folder / f"{name}.log"
@@ -92,14 +101,14 @@ def run_profile(name: str, cases: list[Case], options: argparse.Namespace, folde
                     for test in names:
                         for outcome in run(case, cls, temperature, [test], options.log):
                             outcomes.append(outcome)
+                            record(outcomes, options)
                             line = f"{outcome.status:8} {name:9} T={temperature:g} {case.kit.rpartition('.')[2]}.{outcome.test}"
                             print(f"{line} ({outcome.seconds:.1f} s) {outcome.message}", flush=True)
                     if server.process.poll() is not None:
                         print(f"the server has ended\n{server.tail(30)}")
-                        return outcomes
+                        return
     with open(options.log, "a") as file:
         file.write(f"==== server {name}\n{log.read_text(errors='replace')}\n")
-    return outcomes
 
 
 def address(url: str, temperature: float):

@@ -59,11 +59,11 @@ def recorded(tmp_path):
 
 def test_the_page_names_results_failures_and_commands(recorded):
     text = page(load([recorded("NSD", "failed"), recorded("none", "passed")]))
-    assert "| `spec_server_kits.SpecPenaltyKit` | wide | not asked | 0 of 1 passed; failed: `test_penalty_mixed` |" in text
+    assert "| `spec_server_kits.SpecPenaltyKit` | wide | not run | 0 of 1 passed; failed: `test_penalty_mixed` |" in text
     assert "| `SpecPenaltyKit.test_penalty_mixed` | wide | 1 | failed | not run | passed | what was wrong |" in text
     assert "    ask NSD\n    ask none\n" in text
 
 
 def test_a_later_run_replaces_an_earlier_one(recorded):
     text = page(load([recorded("NSD", "failed"), recorded("NSD", "passed")]))
-    assert "| wide | not asked | 1 of 1 passed |" in text and "## Failures\n\nNone.\n" in text
+    assert "| wide | not run | 1 of 1 passed |" in text and "## Failures\n\nNone.\n" in text
