@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 from nsd_sglang.demo.model import TOKENIZER_FILES
 from tiny_models import EOS, HIDDEN, TinyModels, write_tiny_models
 
-CONTEXT = 32768
+# A kit asks for 100,000 tokens, which a server refuses whose model has fewer positions.
+WIDE_CONTEXT = 131072
+THINKING_CONTEXT = 4096
 THINK = ("<think>", "</think>")
 # Ids that the byte tokenizer of the tiny models leaves free.
 THINK_IDS = (258, 259)
@@ -21,12 +23,12 @@ END_GAIN = 1.25
 
 
 def write_wide_models(folder: Path, tokenizer: Path, vocab: int) -> TinyModels:
-    """Tiny random models with the tokenizer of the checkpoint `tokenizer` (`vocab` tokens) and a context of 32768, for kits
+    """Tiny random models with the tokenizer of the checkpoint `tokenizer` (`vocab` tokens) and a context of 131072, for kits
     that send ids of a real vocabulary and thousands of tokens, and ask for nothing that only a trained model can say."""
     models = write_tiny_models(folder)
     generator = torch.Generator().manual_seed(1)
     for path in map(Path, (models.target, models.eagle, models.standalone)):
-        _edit(path, lambda config: config | {"vocab_size": vocab, "max_position_embeddings": CONTEXT})
+        _edit(path, lambda config: config | {"vocab_size": vocab, "max_position_embeddings": WIDE_CONTEXT})
         weights = load_file(path / "model.safetensors")
         if "lm_head.weight" in weights:  # the EAGLE head shares the target's
             weights["model.embed_tokens.weight"] = torch.randn(vocab, HIDDEN, generator=generator)
@@ -46,7 +48,7 @@ def write_thinking_models(folder: Path, eos_gain: float) -> TinyModels:
     logits of the end-of-sequence token are multiplied by."""
     models = write_tiny_models(folder)
     for path in map(Path, (models.target, models.eagle, models.standalone)):
-        _edit(path, lambda config: config | {"max_position_embeddings": CONTEXT // 8})
+        _edit(path, lambda config: config | {"max_position_embeddings": THINKING_CONTEXT})
         _add_think_tokens(path)
         weights = load_file(path / "model.safetensors")
         if "lm_head.weight" in weights:
