@@ -142,4 +142,6 @@ REASONS = {
     "speculative algorithm but DFLASH (`speculative/spec_sampling_mask.py`)",
     "json_constrained_kit.JSONConstrainedMixin.test_json_generate": DIGITS,
     "json_constrained_kit.JSONConstrainedMixin.test_mix_json_and_other": DIGITS,
+    "anthropic_messages_kit.AnthropicMessagesMixin.test_count_tokens_with_system": "nothing is generated: the chat template of "
+    "SmolLM2 puts a system message of its own where a request has none, so another one need not add tokens",
 }
