@@ -72,8 +72,9 @@ REQUEST_SEAMS = [
         "sglang.srt.managers.schedule_batch:Req.update_finish_state",
         "(self, new_accepted_len=)",
         "hook",
-        "an answer counts nothing of a verified block beyond its end",
+        "an answer ends where plain decoding ends it, and counts nothing of a verified block beyond",
     ),
+    Seam("sglang.srt.managers.schedule_batch:FINISH_LENGTH", "class(self, length)", "read", "an answer that its length ended"),
     Seam(
         "sglang.srt.managers.scheduler:Scheduler.get_output_streamer_class", "(self)", "hook", "choose that streamer"
     ),
