@@ -32,7 +32,8 @@ def check_body(obj: Any, fields: Mapping[str, Any], vocabulary: int) -> None:
         if not isinstance(one, Mapping):
             raise OptionError(f"sampling_params accepts a JSON object, got {type(one).__name__}")
         check_sampling_params(one, fields)
-    for value in _per_request(obj, "return_hidden_states"):
+    # A body of `/encode` or `/v1/embeddings` has no such field; SGLang says itself what this model cannot do.
+    for value in _per_request(obj, "return_hidden_states") if hasattr(obj, "return_hidden_states") else ():
         if not isinstance(value, bool) and value != "last":
             raise OptionError(f"return_hidden_states accepts true, false or last, got {shown(value)}")
     for name, low, high in (

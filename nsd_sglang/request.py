@@ -54,7 +54,7 @@ def default_control(options: NSDOptions) -> RequestControl:
 def epsilon_for(agreement: float, tokens: int) -> float:
     """The budget per position with which `tokens` tokens agree with an exact run with probability `agreement` or more:
     (1 - epsilon)^tokens = agreement."""
-    return -math.expm1(math.log(agreement) / tokens)
+    return abs(math.expm1(math.log(agreement) / tokens))
 
 
 def request_control(
@@ -95,7 +95,7 @@ def _number(value: Any, low: float, high: float, accepted: str, open_low: bool =
         raise OptionError(accepted)
     if not low <= value <= high or (open_low and value == low):
         raise OptionError(accepted)
-    return float(value)
+    return value + 0.0  # -0.0 becomes 0.0, which an answer reports
 
 
 def _threshold(options: NSDOptions) -> Callable[[Any], float]:

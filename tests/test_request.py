@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from nsd_sglang.body import check_body
 from nsd_sglang.control import request_state
 from nsd_sglang.options import NSDOptions, OptionError, from_namespace
 from nsd_sglang.request import RequestControl, default_control, epsilon_for, request_control
@@ -118,3 +119,18 @@ def test_a_rival_rule_has_one_parameter_for_all_requests():
     assert request_control({"nsd_epsilon": 0.1}, None, options).threshold == 3.0
     with pytest.raises(OptionError, match=r"nsd_threshold accepts nothing on this server \(--nsd-gate top-m\), got 0.5"):
         request_control({"nsd_threshold": 0.5}, None, options)
+
+
+@pytest.mark.parametrize("custom", [{"nsd_threshold": -0.0}, {"nsd_epsilon": -0.0}, {"nsd_agreement": 1}])
+def test_a_zero_has_no_sign(custom):
+    control = request_control(custom, 8, OPEN)
+    assert all(math.copysign(1, value) == 1 for value in (control.threshold, control.epsilon or 0.0))
+
+
+def test_a_body_of_another_kind_is_left_to_sglang():
+    """An embedding request has no field for hidden states; SGLang says that the model makes no embeddings."""
+    from sglang.srt.managers.io_struct import EmbeddingReqInput, GenerateReqInput
+
+    check_body(EmbeddingReqInput(text="hi"), {}, 320)
+    with pytest.raises(OptionError, match="return_hidden_states"):
+        check_body(GenerateReqInput(text="hi", return_hidden_states=3), {}, 320)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
+import torch
 from sglang.srt.platforms.cpu import CpuDeviceMixin
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import SRTPlatform
@@ -71,6 +72,13 @@ class CpuPlatform(CpuDeviceMixin, SRTPlatform):
     def get_compile_backend(self, mode: str | None = None) -> str:
         return "eager"
 
+    def get_torch_profiler_activity_str(self) -> str:
+        """What `/start_profile` calls this device's activity; SGLang asks every out-of-tree platform."""
+        return "CPU"
+
+    def get_torch_profiler_activity(self) -> torch.profiler.ProfilerActivity:
+        return torch.profiler.ProfilerActivity.CPU
+
     def supports_speculative_algorithm(self, algorithm: str) -> bool:
         return algorithm in SPECULATIVE_ALGORITHMS
 
@@ -97,6 +105,9 @@ class CpuPlatform(CpuDeviceMixin, SRTPlatform):
 
         count = install(*cpu_slots.ASSIGNMENTS, *cpu_trees.ASSIGNMENTS, *cpu_sampling.ASSIGNMENTS, *cpu_timer.ASSIGNMENTS)
         register_attention()
+        # `torch.get_device_module()` is `torch.cuda` in a CUDA build even without a GPU, and SGLang waits for it in
+        # `/release_memory_occupation`. Nothing is ever queued there.
+        torch.cuda.synchronize = lambda device=None: None
         logger.info("CPU platform: %d torch functions in place of kernels", count)
 
 

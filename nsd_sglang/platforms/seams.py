@@ -22,6 +22,8 @@ _PLATFORM_SEAMS = [
     Seam(f"{_PLATFORM}.apply_server_args_defaults", "(self, server_args)", "subclass", "default attention backend"),
     Seam(f"{_PLATFORM}.get_default_attention_backend", "(self)", "subclass", "default attention backend"),
     Seam(f"{_PLATFORM}.get_compile_backend", "(self, mode=)", "subclass", "no compiler"),
+    Seam(f"{_SRT}.platforms.device_mixin:DeviceMixin.get_torch_profiler_activity_str", "(self)", "subclass", "profiles of a CPU"),
+    Seam(f"{_SRT}.platforms.device_mixin:DeviceMixin.get_torch_profiler_activity", "(self)", "subclass", "profiles of a CPU"),
     Seam(f"{_PLATFORM}.supports_speculative_algorithm", "(self, algorithm)", "subclass", "EAGLE family and NSD"),
     Seam(f"{_PLATFORM}.get_speculative_cache_locs_fn", "(self)", "subclass", "slots of the drafted tokens"),
     Seam(f"{_PLATFORM}.get_kv_pool_cls", "(self, *, kind)", "subclass", "pool without the Triton copy"),

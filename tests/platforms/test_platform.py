@@ -1,6 +1,7 @@
 """When the platform is there, and what happens when SGLang has moved under it."""
 
 import dataclasses
+import inspect
 import logging
 import sys
 
@@ -52,3 +53,23 @@ def test_assignment_reaches_copies_and_names_what_is_missing(monkeypatch):
     del source.name
     with pytest.raises(RuntimeError, match="fake_source has no name"):
         install(assignment)
+
+
+def test_every_query_that_sglang_leaves_to_a_platform_is_answered():
+    """`/start_profile` asked one that was not, and ended the scheduler."""
+    from sglang.srt.platforms.device_mixin import DeviceMixin
+    from sglang.srt.platforms.interface import SRTPlatform
+
+    from nsd_sglang.platforms.cpu import CpuPlatform
+
+    left_open = {
+        name
+        for base in (SRTPlatform, DeviceMixin)
+        for name, method in vars(base).items()
+        if inspect.isfunction(method) and "raise NotImplementedError" in inspect.getsource(method)
+    }
+    assert "get_torch_profiler_activity_str" in left_open
+    # Asked for DFLASH alone, which SGLang then refuses by name.
+    left_open.discard("get_default_speculative_draft_attention_backend")
+    assert {name for name in left_open if getattr(CpuPlatform, name) in (vars(SRTPlatform).get(name), vars(DeviceMixin).get(name))} == set()
+    assert hasattr(torch.profiler.ProfilerActivity, CpuPlatform().get_torch_profiler_activity_str())
