@@ -7,7 +7,7 @@ when the scheduler, which every request shares, trips over them. Nothing here ch
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nsd_sglang.options import OptionError, shown
@@ -20,11 +20,15 @@ _WIDE = ("sampling_seed", "custom_params")
 MAX_PARALLEL = 1024
 
 
-def check_body(obj: Any, fields: Mapping[str, Any], vocabulary: int) -> None:
+def check_body(obj: Any, fields: Mapping[str, Any], session_fields: Mapping[str, Any], vocabulary: int) -> None:
     """Check SGLang's `GenerateReqInput` before it is normalised.
 
-    fields: sampling parameters and their types. vocabulary: size of the target's. Raises OptionError in one line.
+    fields, session_fields: sampling and session parameters and their types. vocabulary: size of the target's. Raises
+    OptionError in one line.
     """
+    session = getattr(obj, "session_params", None)
+    if isinstance(session, Mapping):
+        _check_types("session_params", session, session_fields)
     params = getattr(obj, "sampling_params", None)
     for one in params if isinstance(params, list) else [params]:
         if one is None:
@@ -48,27 +52,44 @@ def check_body(obj: Any, fields: Mapping[str, Any], vocabulary: int) -> None:
 
 def check_sampling_params(params: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
     """Types and sizes of one request's sampling parameters; their ranges, where SGLang does not check them itself."""
+    _check_types("sampling_params", params, fields)
+    for name, low, high in (("n", 1, MAX_PARALLEL), ("stream_interval", 1, _INT64 - 1)):
+        value = params.get(name)
+        if value is not None and not low <= value <= high:
+            raise OptionError(f"sampling_params.{name} accepts a whole number from {low} to {high}, got {value}")
+
+
+def _check_types(where: str, params: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
     import msgspec
 
     for name, value in params.items():
         if name not in fields:
-            raise OptionError(f"sampling_params has no parameter {shown(name)}")
+            raise OptionError(f"{where} has no parameter {shown(name)}")
         if value is None:
             continue
         try:
             msgspec.convert(value, fields[name])
         except (msgspec.ValidationError, RecursionError) as error:
-            raise OptionError(f"sampling_params.{name}: {str(error)[:200]}, got {shown(value)}") from None
+            raise OptionError(f"{where}.{name}: {str(error)[:200]}, got {shown(value)}") from None
         for number in _numbers(value):
             limit = _INT64 if name in _WIDE else _INT32
             if isinstance(number, int) and not -limit <= number < limit:
-                raise OptionError(f"sampling_params.{name} accepts whole numbers from {-limit} to {limit - 1}, got {shown(number)}")
+                raise OptionError(f"{where}.{name} accepts whole numbers from {-limit} to {limit - 1}, got {shown(number)}")
             if isinstance(number, float) and math.isnan(number):
-                raise OptionError(f"sampling_params.{name} accepts numbers, got NaN")
-    for name, low, high in (("n", 1, MAX_PARALLEL), ("stream_interval", 1, _INT64 - 1)):
-        value = params.get(name)
-        if value is not None and not low <= value <= high:
-            raise OptionError(f"sampling_params.{name} accepts a whole number from {low} to {high}, got {value}")
+                raise OptionError(f"{where}.{name} accepts numbers, got NaN")
+
+
+def check_processor(serialized: Any, load: Callable[[str], Any]) -> None:
+    """serialized: a request's custom logit processor, None for none. load: SGLang's reader, which the scheduler will use.
+    Raises OptionError when that would fail."""
+    if not serialized:
+        return
+    try:
+        usable = callable(load(serialized))
+    except Exception as error:  # whatever the pickled class raises
+        raise OptionError(f"custom_logit_processor cannot be loaded: {type(error).__name__}: {str(error)[:200]}") from error
+    if not usable:
+        raise OptionError("custom_logit_processor accepts what CustomLogitProcessor.to_str() returns, got an object that cannot be called")
 
 
 def check_prompt(input_ids: Any, vocabulary: int) -> None:

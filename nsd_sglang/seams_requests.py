@@ -42,6 +42,13 @@ REQUEST_SEAMS = [
     Seam("sglang.srt.plugins:load_plugins", "()", "call", "in tokenizer workers, where SGLang loads none"),
     Seam("sglang.srt.environ:Envs.SGLANG_HTTP_SERVER_APP_PATH", "name", "read", "names that application"),
     Seam("sglang.srt.sampling.sampling_params:SamplingParams", "class", "read", "types of sampling parameters"),
+    Seam("sglang.srt.managers.io_struct:SessionParams", "class", "read", "types of session parameters"),
+    Seam(
+        "sglang.srt.sampling.custom_logit_processor:CustomLogitProcessor.from_str",
+        "(cls, json_str)",
+        "call",
+        "a processor that cannot be loaded is refused before the scheduler loads it",
+    ),
     Seam(
         "sglang.srt.managers.tokenizer_manager:TokenizerManager.update_request_meta_info",
         "(self, meta_info, state, customized_info, index, finish_reason)",

@@ -33,7 +33,7 @@ async def generate_request(
 
     ours, answered = requested(self.server_args), False
     if ours:
-        check_body(obj, sampling_fields(), self.model_config.vocab_size)
+        check_body(obj, *parameter_fields(), self.model_config.vocab_size)
     try:
         async with aclosing(original(self, obj, request)) as answers:
             async for answer in answers:
@@ -59,9 +59,13 @@ def create_tokenized_object(original: Callable[..., Any], self: Any, obj: Any, *
 
 
 @lru_cache(maxsize=None)
-def sampling_fields() -> dict[str, Any]:
-    """Names and types of SGLang's sampling parameters."""
+def parameter_fields() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Names and types of SGLang's sampling parameters, and of its session parameters."""
     import msgspec
+    from sglang.srt.managers.io_struct import SessionParams
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    return {field.name: field.type for field in msgspec.structs.fields(SamplingParams)}
+    sampling, session = (
+        {field.name: field.type for field in msgspec.structs.fields(struct)} for struct in (SamplingParams, SessionParams)
+    )
+    return sampling, session

@@ -1,4 +1,4 @@
-"""A request's `nsd_*` options and its prompt's token ids, checked where SGLang checks its other sampling parameters.
+"""A request's `nsd_*` options, prompt token ids and logit processor, checked where SGLang checks sampling parameters.
 
 Hooks `TokenizerManager._validate_one_request(self, obj, input_ids)`: a ValueError there refuses the request alone, with HTTP
 400 and the message as its reason, before the scheduler hears of it.
@@ -20,8 +20,10 @@ def install() -> None:
 
 
 def validate_one_request(original: Callable[..., None], self: Any, obj: Any, input_ids: Any) -> None:
+    from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
+
     from nsd_sglang.algorithm import options_of, requested
-    from nsd_sglang.body import check_prompt
+    from nsd_sglang.body import check_processor, check_prompt
     from nsd_sglang.options import OptionError
     from nsd_sglang.request import PREFIX, request_control
 
@@ -33,6 +35,7 @@ def validate_one_request(original: Callable[..., None], self: Any, obj: Any, inp
     if custom is not None and not isinstance(custom, Mapping):
         raise OptionError(f"custom_params accepts a JSON object, got {type(custom).__name__}")
     if requested(self.server_args):
+        check_processor(getattr(obj, "custom_logit_processor", None), CustomLogitProcessor.from_str)
         request_control(custom, params.get("max_new_tokens"), options_of(self.server_args))
     elif any(str(key).startswith(PREFIX) for key in custom or ()):
         raise OptionError("custom_params.nsd_* needs a server with --speculative-algorithm NSD")

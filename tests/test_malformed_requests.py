@@ -1,6 +1,7 @@
 """Bodies that no client should send: each is refused with HTTP 400 or answered, and the server serves on."""
 
 import json
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -37,6 +38,7 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("malformed")
     models = write_tiny_models(folder / "models")
     nsd = ("--speculative-algorithm", "NSD", "--speculative-draft-model-path", models.eagle, *CHAIN)
+    nsd += ("--enable-custom-logit-processor",)
     with serve(models.target, "--dtype", "float32", *nsd, log=folder / "server.log") as server:
         yield server
 
@@ -51,6 +53,11 @@ def bodies():
     for name in FIELDS:
         for value in [*VALUES, [VOCAB], [-1], [0] * 3000, [[1, 2], [3]]]:
             yield "/generate", {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 3}, name: value}
+    for name in ["id", "rid", "offset", "replace", "drop_previous_output", "no_such_parameter"]:
+        for value in VALUES:
+            yield "/generate", {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 3}, "session_params": {"id": "none", name: value}}
+    for value in ['{"callable": "zz"}', '{"callable": "80054e2e"}', '{"callable": 1}', "{}", json.dumps({"callable": pickle.dumps(len).hex()})]:
+        yield "/generate", {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 3}, "custom_logit_processor": value}
     yield "/generate", {"text": "", "sampling_params": {"max_new_tokens": 3}}
     yield "/generate", {"sampling_params": {"max_new_tokens": 3}}
     for name in OPENAI:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nsd_sglang.body import check_body
+from nsd_sglang.body import check_body, check_processor
 from nsd_sglang.control import request_state
 from nsd_sglang.options import NSDOptions, OptionError, from_namespace
 from nsd_sglang.request import RequestControl, default_control, epsilon_for, request_control
@@ -131,6 +131,30 @@ def test_a_body_of_another_kind_is_left_to_sglang():
     """An embedding request has no field for hidden states; SGLang says that the model makes no embeddings."""
     from sglang.srt.managers.io_struct import EmbeddingReqInput, GenerateReqInput
 
-    check_body(EmbeddingReqInput(text="hi"), {}, 320)
+    check_body(EmbeddingReqInput(text="hi"), {}, {}, 320)
     with pytest.raises(OptionError, match="return_hidden_states"):
-        check_body(GenerateReqInput(text="hi", return_hidden_states=3), {}, 320)
+        check_body(GenerateReqInput(text="hi", return_hidden_states=3), {}, {}, 320)
+
+
+@pytest.mark.parametrize("name, value", [("id", {"a": 1}), ("id", 5), ("rid", []), ("offset", "x"), ("offset", 2**70), ("replace", 3)])
+def test_session_parameters_have_sglangs_types(name, value):
+    """The scheduler looks its sessions up by id: one that cannot be a key ended it."""
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
+    from nsd_sglang.patches.request_body import parameter_fields
+
+    check_body(GenerateReqInput(text="hi", session_params={"id": "s", "offset": -1}), *parameter_fields(), 320)
+    with pytest.raises(OptionError, match=f"session_params.{name}"):
+        check_body(GenerateReqInput(text="hi", session_params={name: value}), *parameter_fields(), 320)
+
+
+def test_a_processor_that_cannot_be_loaded_is_refused():
+    from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor, DisallowedTokensLogitsProcessor
+
+    check_processor(DisallowedTokensLogitsProcessor.to_str(), CustomLogitProcessor.from_str)
+    check_processor(None, CustomLogitProcessor.from_str)
+    for wrong in ("garbage", "{}", '{"callable": "zz"}', 7, ["x"]):
+        with pytest.raises(OptionError, match="custom_logit_processor"):
+            check_processor(wrong, CustomLogitProcessor.from_str)
+    with pytest.raises(OptionError, match="cannot be called"):
+        check_processor("3", lambda text: 3)
