@@ -73,3 +73,12 @@ def test_every_query_that_sglang_leaves_to_a_platform_is_answered():
     left_open.discard("get_default_speculative_draft_attention_backend")
     assert {name for name in left_open if getattr(CpuPlatform, name) in (vars(SRTPlatform).get(name), vars(DeviceMixin).get(name))} == set()
     assert hasattr(torch.profiler.ProfilerActivity, CpuPlatform().get_torch_profiler_activity_str())
+
+
+def test_waiting_for_a_device_of_no_name_returns(monkeypatch):
+    """`/release_memory_occupation` ends with it; a CUDA build of torch takes it for the GPU that is not there."""
+    from nsd_sglang.platforms.cpu import CpuPlatform
+
+    monkeypatch.setattr(torch.cuda, "synchronize", torch.cuda.synchronize)  # restored after the test
+    CpuPlatform().init_backend()
+    torch.get_device_module().synchronize()
