@@ -91,6 +91,12 @@ NSD_SEAMS = [
         "worker of EAGLE, EAGLE-3 and MTP drafts",
     ),
     Seam(
+        _SPEC + "eagle_worker_v2:EAGLEWorkerV2._stub_skipped_draft_extend",
+        "(self, batch, batch_output)",
+        "subclass",
+        "an adaptive round without a draft",
+    ),
+    Seam(
         _SPEC + "eagle_worker_v2:EAGLEWorkerV2.verify",
         "(self, batch, pp_proxy_tensors=, grammar_barrier=)",
         "subclass",

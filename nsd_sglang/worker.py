@@ -64,7 +64,8 @@ class _NSDWorker:
             answer_report.install_scheduler(self.nsd_options, self._ledger)
         self._sampled = spec.speculative_use_rejection_sampling
         if self._sampled:
-            draft_proposals.install(SampledDrafting(spec.speculative_eagle_topk, self.nsd_options.candidates))
+            self._drafting = SampledDrafting(spec.speculative_eagle_topk, self.nsd_options.candidates)
+            draft_proposals.install(self._drafting)
         with self._stock_sampler_checks_off():
             super().__init__(server_args, gpu_id, nccl_port, target_worker)
         if isinstance(self, StandaloneWorkerV2):
@@ -98,18 +99,30 @@ class _NSDWorker:
             )
         return result
 
+    def _stub_skipped_draft_extend(self, batch: Any, batch_output: Any) -> None:
+        """SGLang's stand-ins for a draft that was skipped (SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND), and an empty law: the
+        root of the next draft counts as not proposed."""
+        super()._stub_skipped_draft_extend(batch, batch_output)
+        if self._sampled:
+            draft_input = batch_output.next_draft_input
+            draft_input.draft_probs = draft_input.topk_p.new_zeros(draft_input.topk_p.shape[0], self._drafting.record_width)
+
     def _take_proposals(self, verify_input: Any, batch: Any) -> Proposals | None:
         """The proposals that `patches.draft_proposals` left on the verify input, as target token ids."""
         proposals = verify_input.draft_probs
+        # eagle_sample insists on a q as wide as the target's vocabulary and hands it on unread.
+        vocabulary = self.target_worker.model_config.vocab_size
         if not isinstance(proposals, Proposals):
+            # --speculative-adaptive with 0 steps: a root alone, which was never proposed.
+            if self._sampled and proposals is None and verify_input.draft_token_num == 1:
+                rows = verify_input.retrieve_index.shape[0]
+                verify_input.draft_probs = torch.empty(1, device=batch.seq_lens.device).expand(rows, 1, vocabulary)
             return None
         hot_token_id = getattr(self._draft_worker, "hot_token_id", None)
         if hot_token_id is not None:
             # A reduced draft vocabulary; padding (-1, probability 0) stays outside the target's.
             mapped = hot_token_id[proposals.ids.clamp_min(0)]
             proposals = proposals._replace(ids=torch.where(proposals.ids < 0, -1, mapped))
-        # eagle_sample insists on a q as wide as the target's vocabulary and hands it on unread.
-        vocabulary = self.target_worker.model_config.vocab_size
         verify_input.draft_probs = proposals.probs.new_empty(1).expand(len(batch.seq_lens), 1, vocabulary)
         return proposals
 

@@ -65,6 +65,10 @@ def _schedulers(server: Any, answers: list[dict]) -> None:
     assert sum(counted) >= len(answers), (counted, len(answers))
 
 
+def _undrafted(server: Any, answers: list[dict]) -> None:
+    assert "-> 0 (ema" in server.log.read_text(), "no round without a draft"
+
+
 def _workers(server: Any, answers: list[dict]) -> None:
     started = server.log.read_text().count("Start multi-tokenizer worker process")
     assert started == 2, f"{started} tokenizer workers"
@@ -96,7 +100,14 @@ MODES = {
     "EAGLE-3 tree": Mode(draft="eagle3"),
     "top-k proposals": Mode(("--nsd-proposals", "topk")),
     "one drafting step": Mode(shape=ONE_STEP),
-    "adaptive draft length": Mode(("--speculative-adaptive",), shape=CHAIN),
+    # With eight requests or more SGLang may draft nothing at all.
+    "adaptive draft length": Mode(("--speculative-adaptive",), shape=CHAIN, proof=_undrafted),
+    "adaptive draft length, skipped passes": Mode(
+        ("--speculative-adaptive",), shape=CHAIN, env={"SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND": "1"}, proof=_undrafted
+    ),
+    "adaptive draft length, EAGLE-3, top-k proposals": Mode(
+        ("--speculative-adaptive", "--nsd-proposals", "topk"), draft="eagle3", shape=CHAIN, proof=_undrafted
+    ),
     "one request at once": Mode(("--max-running-requests", "1"), proof=_no_more_than_one_at_once),
     "EAGLE head past its own limit": Mode(draft="short eagle", env={"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}),
     "standalone draft past its own limit": Mode(
