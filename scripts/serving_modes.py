@@ -113,8 +113,8 @@ MODES = {
     "standalone draft past its own limit": Mode(
         draft="short standalone", env={"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
     ),
-    "two ranks, EAGLE tree": Mode(("--tp", "2"), env={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}),
-    "two ranks, standalone chain": Mode(("--tp", "2"), draft="standalone", shape=CHAIN, env={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}),
+    "two ranks, EAGLE tree": Mode(("--tp", "2")),
+    "two ranks, standalone chain": Mode(("--tp", "2"), draft="standalone", shape=CHAIN),
     # A worker that starts slowly on a busy machine is not killed and started again.
     "two tokenizer workers": Mode(
         ("--tokenizer-worker-num", "2"), env={"SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "300"}, proof=_workers

@@ -10,6 +10,8 @@ from sglang.srt.platforms.cpu import CpuDeviceMixin
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import SRTPlatform
 
+from nsd_sglang.platforms.cores import share_cores
+
 logger = logging.getLogger(__name__)
 
 ATTENTION_BACKEND = "torch_native"
@@ -51,6 +53,7 @@ class CpuPlatform(CpuDeviceMixin, SRTPlatform):
         if server_args.attention_backend in (None, "intel_amx"):
             server_args.attention_backend = ATTENTION_BACKEND
         self._accept_seeds()
+        share_cores(server_args)
         if server_args.max_total_tokens is None and server_args.mem_fraction_static is None:
             server_args.max_total_tokens = DEFAULT_POOL_TOKENS
 

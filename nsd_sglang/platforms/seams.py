@@ -27,6 +27,7 @@ _PLATFORM_SEAMS = [
     Seam(f"{_PLATFORM}.supports_speculative_algorithm", "(self, algorithm)", "subclass", "EAGLE family and NSD"),
     Seam(f"{_PLATFORM}.get_speculative_cache_locs_fn", "(self)", "subclass", "slots of the drafted tokens"),
     Seam(f"{_PLATFORM}.get_kv_pool_cls", "(self, *, kind)", "subclass", "pool without the Triton copy"),
+    Seam(f"{_SRT}.utils.common:get_cpu_ids_by_node", "()", "call", "ranks that SGLang finds cores for"),
     Seam(f"{_CHOICES}:add_deterministic_attention_backend_choices", "name", "call", "seeds of requests"),
     Seam(f"{_CHOICES}:add_radix_supported_deterministic_attention_backend_choices", "name", "call", "seeds of requests"),
     Seam(f"{_PLATFORM}.init_backend", "(self)", "subclass", "where the torch functions are assigned"),

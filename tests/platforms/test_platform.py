@@ -55,6 +55,15 @@ def test_assignment_reaches_copies_and_names_what_is_missing(monkeypatch):
         install(assignment)
 
 
+@pytest.mark.parametrize("cores, ranks, split", [
+    ([0, 1, 2, 3], 2, "0,1|2,3"), ([4, 6, 7], 2, "4|6,7"), ([0, 1], 2, "0|1"), ([0, 1], 4, "0|0|1|1"), ([5], 3, "5|5|5"),
+])
+def test_ranks_share_the_cores(cores, ranks, split):
+    from nsd_sglang.platforms.cores import cores_by_rank
+
+    assert cores_by_rank(cores, ranks) == split
+
+
 def test_every_query_that_sglang_leaves_to_a_platform_is_answered():
     """`/start_profile` asked one that was not, and ended the scheduler."""
     from sglang.srt.platforms.device_mixin import DeviceMixin
