@@ -35,6 +35,7 @@ def validate_one_request(original: Callable[..., None], self: Any, obj: Any, inp
     if custom is not None and not isinstance(custom, Mapping):
         raise OptionError(f"custom_params accepts a JSON object, got {type(custom).__name__}")
     if requested(self.server_args):
+        # It is a pickle: only SGLang's own check, above, says that this server reads those of its clients.
         check_processor(getattr(obj, "custom_logit_processor", None), CustomLogitProcessor.from_str)
         request_control(custom, params.get("max_new_tokens"), options_of(self.server_args))
     elif any(str(key).startswith(PREFIX) for key in custom or ()):

@@ -158,3 +158,26 @@ def test_a_processor_that_cannot_be_loaded_is_refused():
             check_processor(wrong, CustomLogitProcessor.from_str)
     with pytest.raises(OptionError, match="cannot be called"):
         check_processor("3", lambda text: 3)
+
+
+def test_a_processor_that_the_server_does_not_enable_is_never_read(monkeypatch):
+    """It is a pickle, which runs what it likes when it is read."""
+    from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
+
+    from nsd_sglang.patches.request_options import validate_one_request
+
+    read = []
+    monkeypatch.setattr(CustomLogitProcessor, "from_str", lambda text: read.append(text) or (lambda: None))
+    config = SimpleNamespace(vocab_size=10)
+    args = SimpleNamespace(speculative_algorithm="NSD", _nsd_options=NSDOptions())
+    manager = SimpleNamespace(server_args=args, model_config=config, preferred_sampling_params=None)
+    body = SimpleNamespace(custom_logit_processor="pickle", sampling_params={})
+
+    def refuses(*_):
+        raise ValueError("not configured to enable custom logit processor")
+
+    with pytest.raises(ValueError, match="not configured"):
+        validate_one_request(refuses, manager, body, [1])
+    assert read == []
+    validate_one_request(lambda *_: None, manager, body, [1])
+    assert read == ["pickle"]

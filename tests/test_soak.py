@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from soak import Soak, limits_of, log_errors, tiny_server
-from soak_answers import Limits
+from soak_answers import Limits, stop_check
 from soak_requests import make_case
 
 pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="its pool is sized for the CPU platform")
@@ -53,3 +53,11 @@ def test_an_answer_that_is_not_what_was_asked_for_is_seen(change):
     case.checks[0]({"output_ids": [1, 2, 257], "text": "", "meta_info": meta})
     with pytest.raises(AssertionError):
         case.checks[0]({"output_ids": [1, 2, 257], "text": "", "meta_info": meta | change})
+
+
+def test_only_an_aborted_answer_may_end_with_its_stop():
+    check = stop_check(["ab"])
+    check({"text": "xab", "meta_info": {"finish_reason": {"type": "abort"}}})
+    for text, reason in (("xab", "stop"), ("xab", "length"), ("xabx", "abort"), ("abab", "abort")):
+        with pytest.raises(AssertionError):
+            check({"text": text, "meta_info": {"finish_reason": {"type": reason}}})
