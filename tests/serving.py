@@ -23,6 +23,8 @@ import requests
 # Small, and nothing that a test does not need.
 SMALL = (
     "--skip-server-warmup",
+    # An idle scheduler polls; a second server, and the test itself, need that core.
+    "--sleep-on-idle",
     *("--max-total-tokens", "8192"),
     *("--max-running-requests", "8"),
     *("--random-seed", "1"),

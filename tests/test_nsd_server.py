@@ -15,12 +15,12 @@ PROMPTS = [[256, *(17 * i % 250 for i in range(n, n + 12))] for n in range(8)]
 LAW_PROMPT = PROMPTS[0]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def models(tmp_path_factory):
     return write_tiny_models(tmp_path_factory.mktemp("models"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def reduced_eagle3(models, tmp_path_factory):
     """The EAGLE-3 head with a draft vocabulary of every second token of the target."""
     folder = tmp_path_factory.mktemp("reduced") / "eagle3"
@@ -35,7 +35,7 @@ def reduced_eagle3(models, tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def mtp_target(models, tmp_path_factory):
     """The target as a Qwen2-like MiMo checkpoint (its attention biases are 0) with one multi-token-prediction layer, which
     passes the token's embedding on."""
@@ -73,7 +73,7 @@ def greedy_bodies():
     return [{"input_ids": prompt, "sampling_params": parameters} for prompt in PROMPTS]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def plain_answers(models, tmp_path_factory):
     with serve(models.target, "--dtype", "float32", log=tmp_path_factory.mktemp("plain") / "server.log") as server:
         return [server.generate(**body)["output_ids"] for body in greedy_bodies()]

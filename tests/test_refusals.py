@@ -13,7 +13,7 @@ from serving import CHAIN, TREE, run_to_exit
 from tiny_models import write_tiny_models
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def models(tmp_path_factory):
     return write_tiny_models(tmp_path_factory.mktemp("models"))
 
@@ -85,7 +85,7 @@ REFUSALS = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def foreign(models, tmp_path_factory):
     """The standalone draft with two tokens exchanged in its tokenizer."""
     folder = tmp_path_factory.mktemp("foreign") / "draft"
@@ -97,7 +97,7 @@ def foreign(models, tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def short(models, tmp_path_factory):
     """The EAGLE head, made for fewer positions than the target has."""
     folder = tmp_path_factory.mktemp("short") / "draft"
@@ -126,14 +126,14 @@ json.dump(outcomes, sys.stdout)
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def refusal_arguments(models, foreign, short):
     paths = {"eagle": models.eagle, "standalone": models.standalone, "foreign": foreign, "short": short}
     common = ["--model-path", models.target, "--speculative-algorithm", "NSD"]
     return {name: common + [arg.format(**paths) for arg in args] for name, (args, _) in REFUSALS.items()}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def outcomes(refusal_arguments):
     """What argument resolution, which runs before any model is loaded, says to each command line."""
     done = subprocess.run(

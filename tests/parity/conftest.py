@@ -27,18 +27,18 @@ EOS_GAIN = 1.5
 STRICT = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1"}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def models(tmp_path_factory):
     return write_thinking_models(tmp_path_factory.mktemp("parity") / "models", EOS_GAIN)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def trace(tmp_path_factory):
     """Where the NSD server records its verify steps."""
     return tmp_path_factory.mktemp("trace") / "trace.jsonl"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def servers(models, trace, tmp_path_factory):
     """NSD and plain, started at the same time. Every token of positive probability is in a nucleus of 1: whatever the gate
     could let through, it does."""
