@@ -79,6 +79,13 @@ def _check_types(where: str, params: Mapping[str, Any], fields: Mapping[str, Any
                 raise OptionError(f"{where}.{name} accepts numbers, got NaN")
 
 
+def check_seeded(params: Mapping[str, Any], deterministic: bool) -> None:
+    """deterministic: whether the server runs with --enable-deterministic-inference, whose seeded sampler asserts that no request
+    has a min_p and would end the scheduler. Raises OptionError."""
+    if deterministic and (params.get("min_p") or 0) > 0:
+        raise OptionError(f"sampling_params.min_p accepts 0 under --enable-deterministic-inference, got {params['min_p']}")
+
+
 def check_processor(serialized: Any, load: Callable[[str], Any]) -> None:
     """serialized: a request's custom logit processor, None for none. load: SGLang's reader, which the scheduler will use.
     Raises OptionError when that would fail."""

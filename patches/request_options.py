@@ -23,7 +23,7 @@ def validate_one_request(original: Callable[..., None], self: Any, obj: Any, inp
     from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
     from nsd_sglang.algorithm import options_of, requested
-    from nsd_sglang.body import check_processor, check_prompt
+    from nsd_sglang.body import check_processor, check_prompt, check_seeded
     from nsd_sglang.options import OptionError
     from nsd_sglang.request import PREFIX, request_control
 
@@ -37,6 +37,7 @@ def validate_one_request(original: Callable[..., None], self: Any, obj: Any, inp
     if requested(self.server_args):
         # It is a pickle: only SGLang's own check, above, says that this server reads those of its clients.
         check_processor(getattr(obj, "custom_logit_processor", None), CustomLogitProcessor.from_str)
+        check_seeded(params, self.server_args.enable_deterministic_inference)
         request_control(custom, params.get("max_new_tokens"), options_of(self.server_args))
     elif any(str(key).startswith(PREFIX) for key in custom or ()):
         raise OptionError("custom_params.nsd_* needs a server with --speculative-algorithm NSD")

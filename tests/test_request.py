@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nsd_sglang.body import check_body, check_processor
+from nsd_sglang.body import check_body, check_processor, check_seeded
 from nsd_sglang.control import request_state
 from nsd_sglang.options import NSDOptions, OptionError, from_namespace
 from nsd_sglang.request import RequestControl, default_control, epsilon_for, request_control
@@ -169,7 +169,7 @@ def test_a_processor_that_the_server_does_not_enable_is_never_read(monkeypatch):
     read = []
     monkeypatch.setattr(CustomLogitProcessor, "from_str", lambda text: read.append(text) or (lambda: None))
     config = SimpleNamespace(vocab_size=10)
-    args = SimpleNamespace(speculative_algorithm="NSD", _nsd_options=NSDOptions())
+    args = SimpleNamespace(speculative_algorithm="NSD", _nsd_options=NSDOptions(), enable_deterministic_inference=False)
     manager = SimpleNamespace(server_args=args, model_config=config, preferred_sampling_params=None)
     body = SimpleNamespace(custom_logit_processor="pickle", sampling_params={})
 
@@ -181,3 +181,10 @@ def test_a_processor_that_the_server_does_not_enable_is_never_read(monkeypatch):
     assert read == []
     validate_one_request(lambda *_: None, manager, body, [1])
     assert read == ["pickle"]
+
+
+def test_min_p_is_refused_where_the_seeded_sampler_would_end_the_scheduler():
+    for params, deterministic in (({}, True), ({"min_p": None}, True), ({"min_p": 0.0}, True), ({"min_p": 0.1}, False)):
+        check_seeded(params, deterministic)
+    with pytest.raises(OptionError, match="min_p accepts 0"):
+        check_seeded({"min_p": 0.1}, True)
