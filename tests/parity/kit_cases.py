@@ -145,6 +145,10 @@ REASONS = {
     "json_constrained_kit.JSONConstrainedMixin.test_mix_json_and_other": DIGITS,
     "basic_decode_correctness_kit.BasicDecodeCorrectnessMixin.test_basic_math": SUMS,
     "basic_scheduler_stress_kit.BasicSchedulerStressMixin.test_concurrent_requests": SUMS,
+    "ebnf_constrained_kit.EBNFConstrainedMixin.test_ebnf_generate_custom_log_format": "drawn at temperature 0.5 also at T = 0, and "
+    "cut off at the kit's 128 tokens within `[a-z]+`; of 48 such answers 46 ended in time with NSD at 0.95, 43 with plain decoding",
+    "ebnf_constrained_kit.EBNFConstrainedMixin.test_ebnf_generate_complex_json": "the answer keeps to the grammar, which lets the "
+    "names come in any order and number; the kit's pattern wants each once, which this model does not do at temperature 1",
     "anthropic_messages_kit.AnthropicMessagesMixin.test_count_tokens_with_system": "nothing is generated: the chat template of "
     "SmolLM2 puts a system message of its own where a request has none, so another one need not add tokens",
 }
