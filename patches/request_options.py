@@ -37,7 +37,8 @@ def validate_one_request(original: Callable[..., None], self: Any, obj: Any, inp
     if requested(self.server_args):
         # It is a pickle: only SGLang's own check, above, says that this server reads those of its clients.
         check_processor(getattr(obj, "custom_logit_processor", None), CustomLogitProcessor.from_str)
-        check_seeded(params, self.server_args.enable_deterministic_inference)
+        args = self.server_args
+        check_seeded(params, args.enable_deterministic_inference or args.rl_on_policy_target is not None)
         request_control(custom, params.get("max_new_tokens"), options_of(self.server_args))
     elif any(str(key).startswith(PREFIX) for key in custom or ()):
         raise OptionError("custom_params.nsd_* needs a server with --speculative-algorithm NSD")

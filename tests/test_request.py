@@ -124,7 +124,7 @@ def test_a_rival_rule_has_one_parameter_for_all_requests():
 @pytest.mark.parametrize("custom", [{"nsd_threshold": -0.0}, {"nsd_epsilon": -0.0}, {"nsd_agreement": 1}])
 def test_a_zero_has_no_sign(custom):
     control = request_control(custom, 8, OPEN)
-    assert all(math.copysign(1, value) == 1 for value in (control.threshold, control.epsilon or 0.0))
+    assert all(math.copysign(1, value) == 1 for value in (control.threshold, control.epsilon) if value is not None)
 
 
 def test_a_body_of_another_kind_is_left_to_sglang():
@@ -169,7 +169,7 @@ def test_a_processor_that_the_server_does_not_enable_is_never_read(monkeypatch):
     read = []
     monkeypatch.setattr(CustomLogitProcessor, "from_str", lambda text: read.append(text) or (lambda: None))
     config = SimpleNamespace(vocab_size=10)
-    args = SimpleNamespace(speculative_algorithm="NSD", _nsd_options=NSDOptions(), enable_deterministic_inference=False)
+    args = SimpleNamespace(speculative_algorithm="NSD", _nsd_options=NSDOptions(), enable_deterministic_inference=False, rl_on_policy_target=None)
     manager = SimpleNamespace(server_args=args, model_config=config, preferred_sampling_params=None)
     body = SimpleNamespace(custom_logit_processor="pickle", sampling_params={})
 
